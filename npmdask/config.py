@@ -130,7 +130,7 @@ class SourceTable(ConfigTable):
     )
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> SourceTable:
+    def _require_one_source(self) -> SourceTable:
         if bool(self.path) == (self.nodes is not None):
             raise ValueError("give either path (a store) or nodes (addresses), and not both")
         return self
@@ -481,7 +481,7 @@ class RunConfig(ConfigTable):
     def check(self) -> Problem:
         """The source opened and everything checked, nothing read: iteration_rank = "auto" means the default."""
         self._require_stored()
-        source = self._opened(of_complex=True)
+        source = self._open_data(of_complex=True)
         request = self._request_of(source)
         if request.privacy is not None and self.source.nodes is None:
             return posed(request, source, self.resources(), self.run.store)  # what it chooses is public
@@ -492,11 +492,11 @@ class RunConfig(ConfigTable):
     def problem(self) -> Problem:
         """The source opened and everything checked; nothing read yet, unless iteration_rank = "auto" is new."""
         self._require_stored()
-        source = self._opened(of_complex=True)
+        source = self._open_data(of_complex=True)
         if self.source.nodes is not None:
             self._require_threads()
-            return make_problem(source, self._request_of(source), start=self._begun())
-        return posed(self._request_of(source), source, self.resources(), self.run.store, self._begun())
+            return make_problem(source, self._request_of(source), start=self._find_start())
+        return posed(self._request_of(source), source, self.resources(), self.run.store, self._find_start())
 
     def _request_of(self, source: Source) -> Request:
         """The public parameters, with the weights of ``source``, and what its gaps count as, which are read."""
@@ -504,7 +504,7 @@ class RunConfig(ConfigTable):
         others = (table.aspect(source) for table in self.of_others.values())
         return replace(self.request(), aspects=(*asked(source, None, attributes(self.source, *keywords)), *others))
 
-    def _opened(self, *, of_complex: bool = False) -> Source:
+    def _open_data(self, *, of_complex: bool = False) -> Source:
         """The data, or the nodes that hold them; of a private run an ingested store, or nothing."""
         if self.privacy is not None and self.source.nodes is None:
             from npmdask.privacy.matrix_release import require_store
@@ -526,7 +526,7 @@ class RunConfig(ConfigTable):
         if self.run.workers or self.run.cluster is not None:
             raise BadInputError("a coordinator reads no data: leave run.workers and run.cluster out")
 
-    def _begun(self) -> Start | None:
+    def _find_start(self) -> Start | None:
         return None if self.run.start is None else find_start(self.run.start, self.run.store)
 
     def stream_plan(self) -> dict[str, Any]:
@@ -582,7 +582,7 @@ class RunConfig(ConfigTable):
         from npmdask.federated.node import make_node
 
         self._require_node()
-        return make_node(self._opened(), self.request(), Path(str(self.run.store)), self.resources())
+        return make_node(self._open_data(), self.request(), Path(str(self.run.store)), self.resources())
 
     def _require_node(self) -> None:
         if self.source.nodes is not None:
@@ -641,11 +641,11 @@ class RunConfig(ConfigTable):
 def model_of(tables: Iterable[str]) -> type[RunConfig]:
     """The model of a configuration that has these tables; those that no package knows are left out."""
     others = [name for name in tables if name not in RunConfig.model_fields]
-    return _with(tuple((name, table) for name in others if (table := features.found("settings", name)) is not None))
+    return _model_of(tuple((name, table) for name in others if (table := features.found("settings", name)) is not None))
 
 
 @cache
-def _with(others: tuple[tuple[str, type[AspectTable]], ...]) -> type[RunConfig]:
+def _model_of(others: tuple[tuple[str, type[AspectTable]], ...]) -> type[RunConfig]:
     fields: dict[str, Any] = {
         name: (table | None, Field(None, description=(table.__doc__ or name).partition("\n")[0]))
         for name, table in others
@@ -683,7 +683,7 @@ def load_config(
         raise BadInputError(f"{file} is not a TOML file: it is no text in UTF-8{data}") from None
     except OSError as error:
         raise BadInputError(f"{file} cannot be read: {error.strerror}{data}") from error
-    return _placed(content, str(file), file.absolute().parent, file.stem, store, start, changes or {})
+    return _to_model(content, str(file), file.absolute().parent, file.stem, store, start, changes or {})
 
 
 def parse_toml(text: str, name: str, more: str = "") -> dict[str, Any]:
@@ -733,7 +733,7 @@ def config_of_source(
     whole = source.rstrip("/") if source == STANDARD_INPUT or is_url(source) else os.path.abspath(source)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(whole).stem).strip("-.")[:LONGEST_NAME]
     name = name or ("standard-input" if source == STANDARD_INPUT else "data")
-    return _placed({"source": {"path": source}}, "the options", Path.cwd(), name, store, start, changes)
+    return _to_model({"source": {"path": source}}, "the options", Path.cwd(), name, store, start, changes)
 
 
 def config_of_tables(config: RunConfig, *, store: str | None = None, changes: Mapping[str, Any]) -> RunConfig:
@@ -746,10 +746,10 @@ def config_of_tables(config: RunConfig, *, store: str | None = None, changes: Ma
     """
     for key in changes:
         _field_of(key)
-    return _placed(config.model_dump(exclude_none=True), "the configuration", Path.cwd(), "npm", store, None, changes)
+    return _to_model(config.model_dump(exclude_none=True), "the configuration", Path.cwd(), "npm", store, None, changes)
 
 
-def _placed(
+def _to_model(
     content: dict[str, Any],
     name: str,
     folder: Path,
@@ -763,7 +763,7 @@ def _placed(
         if said is not None and key in changes:
             raise BadInputError(f"{key} is given twice, by --{key.partition('.')[2]} and by --set: leave one out")
     given = {key: place for key, place in (("run.store", store), ("run.start", start)) if place}
-    config = validate_config(_changed(content, {**changes, **given}), name)
+    config = validate_config(_with_changes(content, {**changes, **given}), name)
     named = dict.fromkeys(("algorithms", "stream_algorithms"), config.algorithm.name)
     tabled = {"kinds": config.stream and "stream", "routes": config.privacy and "privacy"}
     for kind, word in (named | tabled).items():
@@ -846,7 +846,7 @@ def _field_of(key: str) -> Any:
     raise BadInputError(f"unknown key {key!r}: {closest(key, list(known))}")
 
 
-def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _with_changes(content: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a file, with values by dotted key in place of its own."""
     changed = copy.deepcopy(content)
     for key, value in changes.items():
@@ -862,14 +862,14 @@ def _changed(content: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return changed
 
 
-def _beside(folder: Path, path: str) -> str:
+def _path_beside(folder: Path, path: str) -> str:
     return path if is_url(path) or path in ("", STANDARD_INPUT) else str(folder / path)
 
 
 def _weights_beside(folder: Path, said: str) -> str:
     """A path is absolute then; what can be none is the name of a coordinate, and stays what it is."""
     named = "/" in said or said.endswith((".npy", ".zarr")) or (folder / said).exists()
-    return _beside(folder, said) if named and said != "coslat" else said
+    return _path_beside(folder, said) if named and said != "coslat" else said
 
 
 def _store_beside(folder: Path, place: str) -> str | None:
@@ -889,7 +889,7 @@ def _scheduler_beside(folder: Path, cluster: str) -> str:
 
 # What a path becomes that is relative to a folder, by the key that has it.
 BESIDE: dict[str, Callable[[Path, str], str | None]] = {
-    **dict.fromkeys(("source.path", "source.missing_fill", "stream.held_out"), _beside),
+    **dict.fromkeys(("source.path", "source.missing_fill", "stream.held_out"), _path_beside),
     **dict.fromkeys(("source.row_weights", "source.column_weights"), _weights_beside),
     **dict.fromkeys(("run.store", "run.start", "report.align_to"), _store_beside),
     "privacy.ledger": lambda folder, place: place if "://" in place else str(folder / place),
@@ -1040,12 +1040,12 @@ def starter(file: Path, source: str | None = None) -> str:
         table = SourceTable(path=f"{name}.zarr")
         run = RunTable(memory="1GiB", store=store)
         return head + render_config(RunConfig(source=table, algorithm=AlgorithmTable(target_rank=10), run=run))
-    path = _beside(Path.cwd(), source)
+    path = _path_beside(Path.cwd(), source)
     table = SourceTable(path=path, kind=open_source(path, of_complex=True, exact=False).kind)  # type: ignore[arg-type]
     problem = RunConfig(source=table, algorithm=AlgorithmTable(target_rank=1)).check()
     algorithm = AlgorithmTable(target_rank=min(10, problem.most_values))
     whole = RunConfig(source=table, algorithm=algorithm)
-    run = RunTable(memory=_enough_memory(whole.check()), store=store)
+    run = RunTable(memory=_memory_option(whole.check()), store=store)
     if not is_url(source) and not Path(source).is_absolute():  # as it was given, but of the file's folder
         table = table.model_copy(update={"path": os.path.relpath(path, file.absolute().parent)})
     rest = (
@@ -1054,7 +1054,7 @@ def starter(file: Path, source: str | None = None) -> str:
     return head + render_config(whole.model_copy(update={"source": table, "run": run}), FIRST_KEYS) + f"\n{rest}\n"
 
 
-def _enough_memory(problem: Problem) -> str:
+def _memory_option(problem: Problem) -> str:
     """1 GiB, or as many as a run needs."""
     gib = 1
     while True:

@@ -252,7 +252,7 @@ def allocation_delta(stddev: float, steps: int, epsilon: float, points: int = PO
     """
     if not (LEAST <= stddev <= MOST and steps >= 1 and 0 <= epsilon <= 100):
         raise BadInputError(f"random allocation needs a stddev of {LEAST} to {MOST:g}, steps and epsilon of 0 to 100")
-    total = _of_many(_single(stddev, points), steps)
+    total = _sum_of_many(_single(stddev, points), steps)
     ratio, grown = total.values / steps, math.exp(epsilon)
     more = float(total.masses @ np.maximum(ratio - grown, 0.0)) + total.excess / steps
     less = float(total.masses @ np.maximum(1 - grown * ratio, 0.0))
@@ -315,20 +315,20 @@ def _single(stddev: float, points: int) -> _Sum:
     shift = 1 / stddev
     reach = np.linspace(-REACH, REACH + shift, points - 1)
     values = np.concatenate([[0.0], np.exp(reach * shift - shift**2 / 2)])
-    mass = np.concatenate([[ndtr(-REACH)], _between(reach)])
-    mean = np.concatenate([[ndtr(-REACH - shift)], _between(reach - shift)])
+    mass = np.concatenate([[ndtr(-REACH)], _interval_masses(reach)])
+    mean = np.concatenate([[ndtr(-REACH - shift)], _interval_masses(reach - shift)])
     upper = np.clip((mean - values[:-1] * mass) / np.diff(values), 0.0, mass)
     masses = np.append(mass - upper, ndtr(-reach[-1])) + np.append(0.0, upper)
     return _Sum(values, masses, float(ndtr(shift - reach[-1])))
 
 
-def _between(z: np.ndarray) -> np.ndarray:
+def _interval_masses(z: np.ndarray) -> np.ndarray:
     """Normal probabilities between neighbours of a rising ``z``, from the nearer tail."""
     a, b = z[:-1], z[1:]
     return np.where(a > 0, ndtr(-a) - ndtr(-b), ndtr(b) - ndtr(a))
 
 
-def _of_many(term: _Sum, count: int) -> _Sum:
+def _sum_of_many(term: _Sum, count: int) -> _Sum:
     """The sum of ``count`` independent terms, by doubling."""
     total: _Sum | None = None
     while True:
@@ -352,11 +352,11 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
         values = (a.values[rows, None] + b.values).ravel()
         weights = (a.masses[rows, None] * b.masses).ravel()
         excess += float(weights @ np.maximum(values - grid[-1], 0.0))
-        masses += _spread(np.minimum(values, grid[-1]), weights, grid)
+        masses += _spread_on_grid(np.minimum(values, grid[-1]), weights, grid)
     return _Sum(grid, masses, a.excess + b.excess + excess)
 
 
-def _spread(values: np.ndarray, masses: np.ndarray, grid: np.ndarray) -> np.ndarray:
+def _spread_on_grid(values: np.ndarray, masses: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """``masses`` at ``values``, moved to the neighbours on ``grid`` so that means stay (float64[len(grid)])."""
     last = len(grid) - 2
     scale = last / math.log(grid[-1] / grid[1])

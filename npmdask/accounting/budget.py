@@ -131,7 +131,7 @@ class Budget:
         BadInputError
             Other keys, or numbers that are no promise.
         """
-        return cls(**_known(cls, content))
+        return cls(**_require_known_parts(cls, content))
 
 
 @dataclass(frozen=True)
@@ -206,9 +206,9 @@ class Charge:
     def __add__(self, other: Charge) -> Charge:
         """The cost of both, rounded up."""
         return Charge(
-            mu_squared=_sum_up(self.mu_squared, other.mu_squared),
-            epsilon=_sum_up(self.epsilon, other.epsilon),
-            delta=_sum_up(self.delta, other.delta),
+            mu_squared=_sum_rounded_up(self.mu_squared, other.mu_squared),
+            epsilon=_sum_rounded_up(self.epsilon, other.epsilon),
+            delta=_sum_rounded_up(self.delta, other.delta),
         )
 
     def times(self, count: int) -> Charge:
@@ -259,7 +259,7 @@ class Charge:
         rest = max(math.nextafter(epsilon - self.epsilon, 0.0), 0.0) if self.epsilon else epsilon
         logarithm = log_delta(self.mu, rest) + self.epsilon / 2
         gaussian = 0.0 if logarithm == -math.inf else math.nextafter(math.exp(min(logarithm, 1.0)), math.inf)
-        return min(1.0, _sum_up(gaussian, _slack(self.delta, epsilon)))
+        return min(1.0, _sum_rounded_up(gaussian, _slack(self.delta, epsilon)))
 
     def epsilon_at(self, delta: float) -> float:
         """
@@ -344,7 +344,7 @@ class Charge:
         BadInputError
             Other keys, or numbers that are no cost.
         """
-        return cls(**_known(cls, content))
+        return cls(**_require_known_parts(cls, content))
 
 
 def _slack(delta: float, epsilon: float) -> float:
@@ -355,7 +355,7 @@ def _slack(delta: float, epsilon: float) -> float:
     return math.inf if logarithm > 700 else math.exp(logarithm) * (1 + 1e-12) + 5e-324
 
 
-def _sum_up(a: float, b: float) -> float:
+def _sum_rounded_up(a: float, b: float) -> float:
     """The smallest float that is not below a + b: four times 0.25 is 1."""
     total = a + b
     of_b = total - a
@@ -375,7 +375,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _known(cls: type, content: Mapping[str, Any]) -> dict[str, Any]:
+def _require_known_parts(cls: type, content: Mapping[str, Any]) -> dict[str, Any]:
     names = {field.name for field in fields(cls)}
     if set(content) - names:
         raise BadInputError(f"unknown parts of a {cls.__name__.lower()}: {', '.join(sorted(set(content) - names))}")
@@ -436,7 +436,7 @@ def gaussian_multiplier(budget: Budget, releases: int, slack: Charge = Charge())
         raise BadInputError(
             "Gaussian noise cannot give delta = 0: choose a delta far below 1 / (number of records), or Laplace noise"
         )
-    mu_squared = max(_affordable(budget.epsilon, budget, slack), *_affordable_below(budget, slack))
+    mu_squared = max(_affordable_mu_squared(budget.epsilon, budget, slack), *_affordable_below(budget, slack))
     if not mu_squared > 0:
         raise RefusedError(_used_up(budget, slack))
     return math.sqrt(releases / mu_squared) * MARGIN
@@ -636,7 +636,7 @@ def pure_as_gaussian(epsilon: float) -> Charge:
     return Charge(mu_squared=math.pi / 2 * epsilon**2 * (1 + 1e-12))
 
 
-def _affordable(epsilon: float, budget: Budget, slack: Charge) -> float:
+def _affordable_mu_squared(epsilon: float, budget: Budget, slack: Charge) -> float:
     """mu^2 that is left for (epsilon, budget.delta) after ``slack``; not above 0 if nothing is."""
     taken = Charge(delta=slack.delta).delta_at(epsilon)
     left = (budget.delta - taken) * math.exp(-slack.epsilon / 2) * (1 - 1e-13)
@@ -649,7 +649,7 @@ def _affordable(epsilon: float, budget: Budget, slack: Charge) -> float:
 def _affordable_below(budget: Budget, slack: Charge) -> list[float]:
     """The same for smaller epsilons: (1 + e^epsilon) times the slack outgrows delta when epsilon is large."""
     smaller = [epsilon for epsilon in budget.smaller(slack.delta) if epsilon > slack.epsilon]
-    return [_affordable(epsilon, budget, slack) for epsilon in smaller] or [0.0]
+    return [_affordable_mu_squared(epsilon, budget, slack) for epsilon in smaller] or [0.0]
 
 
 def _check(releases: int) -> None:

@@ -76,27 +76,27 @@ def log_delta(mu: float, epsilon: float) -> float:
     u = near - far
     if u > FAR:  # M(u) <= 1 / u
         return max(-0.5 * u * u * (1 - 8 * MACHINE_EPS), -sys.float_info.max)
-    exact = _small_step(u, mu) if mu <= 1 + max(u, 0.0) / 4 else _large_step(u, mu)
+    exact = _log_delta_small_mu(u, mu) if mu <= 1 + max(u, 0.0) / 4 else _log_delta_large_mu(u, mu)
     rounding = ROUNDING + 4 * MACHINE_EPS * abs(u) * (abs(u) + near + far)
     return min(exact + rounding, 0.0)
 
 
-def _small_step(u: float, mu: float) -> float:
+def _log_delta_small_mu(u: float, mu: float) -> float:
     """log delta by quadrature of 1 - z M(z): mu is smaller than the distance over which it changes, u >= -1/2."""
     z = u + mu * (NODES + 1) / 2
     mean = float(WEIGHTS @ _slope(z)) / 2
     return -0.5 * u * u - LOG_ROOT_TWO_PI + math.log(mu) + math.log(mean)
 
 
-def _large_step(u: float, mu: float) -> float:
+def _log_delta_large_mu(u: float, mu: float) -> float:
     """log delta as a difference, of which a fifth at least remains."""
     if u >= 0:
-        return -0.5 * u * u - LOG_ROOT_TWO_PI + math.log(_mills(u) - _mills(u + mu))
-    other = math.exp(-0.5 * u * u - LOG_ROOT_TWO_PI) * _mills(u + mu)
+        return -0.5 * u * u - LOG_ROOT_TWO_PI + math.log(_mills_ratio(u) - _mills_ratio(u + mu))
+    other = math.exp(-0.5 * u * u - LOG_ROOT_TWO_PI) * _mills_ratio(u + mu)
     return math.log(float(ndtr(-u)) - other)
 
 
-def _mills(z: float) -> float:
+def _mills_ratio(z: float) -> float:
     return math.sqrt(math.pi / 2) * float(erfcx(z / math.sqrt(2)))
 
 
@@ -190,7 +190,7 @@ def epsilon_for(mu: float, delta: float) -> float:
         high *= 1 + 1e-6
     if high == math.inf:
         return math.inf
-    return _last_good(lambda epsilon: log_delta(mu, epsilon) <= target, good=high, bad=0.0)
+    return _bisect(lambda epsilon: log_delta(mu, epsilon) <= target, good=high, bad=0.0)
 
 
 def mu_for(epsilon: float, delta: float) -> float:
@@ -240,10 +240,10 @@ def mu_for(epsilon: float, delta: float) -> float:
     high = 2 * low
     while log_delta(high, epsilon) <= target:
         low, high = high, 2 * high
-    return _last_good(lambda mu: log_delta(mu, epsilon) <= target, good=low, bad=high)
+    return _bisect(lambda mu: log_delta(mu, epsilon) <= target, good=low, bad=high)
 
 
-def _last_good(holds: Callable[[float], bool], *, good: float, bad: float) -> float:
+def _bisect(holds: Callable[[float], bool], *, good: float, bad: float) -> float:
     """Halve the interval until floats end; what is returned was tested and holds."""
     while abs(good - bad) > 4 * MACHINE_EPS * good:
         middle = good + (bad - good) / 2

@@ -95,7 +95,7 @@ def paper_stddev(
     >>> round(gaussian_multiplier(budget, 10), 1)  # for a sensitivity of 1, that of the second block
     13.4
     """
-    _known(relation_name)
+    _require_published(relation_name)
     if mechanism == "laplace":
         return math.sqrt(2) * paper_laplace_scale(block.shape[0], p, L, budget, unit=unit)
     largest = float(abs(block).max()) if relation_name in BY_ENTRY else 1.0
@@ -179,7 +179,7 @@ def paper_charge(relation_name: str, p: int, L: int, budget: Budget, mechanism: 
     if relation_name in TENSOR_FACTORS:
         spent = TENSOR_FACTORS[relation_name] / _nu(L, budget) * NEARLY
         return Charge(mu_squared=L * spent**2)
-    _known(relation_name)
+    _require_published(relation_name)
     if mechanism == "laplace":
         replaced = math.sqrt(2) if relation_name == "record_replace" else 1.0
         return Charge(epsilon=budget.epsilon / 10 * replaced * NEARLY)
@@ -304,7 +304,7 @@ def _nu(K: int, budget: Budget) -> float:
     return 6 * math.sqrt(2 * math.log(2.5 * K / budget.delta)) / share
 
 
-def _known(relation_name: str) -> None:
+def _require_published(relation_name: str) -> None:
     names = [*FACTORS, *FACTORS_WITHOUT_P]
     if relation_name not in names:
         raise BadInputError(

@@ -75,7 +75,7 @@ def advise(known: KnownSpectrum, *, share: float, noise: float | None, seed: int
     )
 
 
-def _counted(known: KnownSpectrum, values: np.ndarray, thresholds: np.ndarray | float, **said: Any) -> CountAdvice:
+def _count_above(known: KnownSpectrum, values: np.ndarray, thresholds: np.ndarray | float, **said: Any) -> CountAdvice:
     found = leading(values, thresholds)
     at = np.broadcast_to(np.asarray(thresholds), (len(values),))
     return CountAdvice(
@@ -86,14 +86,14 @@ def _counted(known: KnownSpectrum, values: np.ndarray, thresholds: np.ndarray | 
     )
 
 
-def _untold(criterion: str, why: str) -> CountAdvice:
+def _no_advice(criterion: str, why: str) -> CountAdvice:
     return CountAdvice(criterion=criterion, components=None, reason=why)
 
 
 def _share(known: KnownSpectrum, values: np.ndarray, share: float) -> CountAdvice:
     name = f"{share:.4g} of the variance"
     if not known.total:
-        return _untold(name, f"the variance of all columns is not known: {ASK_A_GRAM}")
+        return _no_advice(name, f"the variance of all columns is not known: {ASK_A_GRAM}")
     enough = np.cumsum(values) >= share * known.total * (1 - 1e-12)
     reached = bool(enough.any())
     return CountAdvice(
@@ -106,8 +106,8 @@ def _share(known: KnownSpectrum, values: np.ndarray, share: float) -> CountAdvic
 
 def _stick(known: KnownSpectrum, values: np.ndarray) -> CountAdvice:
     if not known.total:
-        return _untold("broken stick", f"the variance of all columns is not known: {ASK_A_GRAM}")
-    return _counted(
+        return _no_advice("broken stick", f"the variance of all columns is not known: {ASK_A_GRAM}")
+    return _count_above(
         known,
         values,
         broken_stick(known.d)[: len(values)] * known.total,
@@ -120,27 +120,27 @@ def _of_noise(known: KnownSpectrum, values: np.ndarray, noise: float | None) -> 
     names = ("Marchenko-Pastur edge", "Gavish-Donoho threshold")
     said, free = "given", known.free
     if free is None:
-        return _untold(names[0], WEIGHTED), _untold(names[1], WEIGHTED)
+        return _no_advice(names[0], WEIGHTED), _no_advice(names[1], WEIGHTED)
     if noise is None:
         if not known.whole:
             why = f"the noise is estimated from the median of all values, and {len(values)} of {known.d} are known: "
             why += f"give its variance (--noise), or {ASK_A_GRAM}"
-            return _untold(names[0], why), _untold(names[1], why)
+            return _no_advice(names[0], why), _no_advice(names[1], why)
         noise, said = noise_variance(values, free), "estimated from the median"
         if noise <= NO_NOISE * values[0]:
             why = "half of the values and more are zero, so that their median says nothing of the noise: give its "
             why += "variance (--noise), or leave out columns that are constant or repeat others"
-            return _untold(names[0], why), _untold(names[1], why)
+            return _no_advice(names[0], why), _no_advice(names[1], why)
     of = f"noise of variance {noise:.4g} ({said}), independent and alike in all columns"
     return (
-        _counted(
+        _count_above(
             known,
             values,
             marchenko_pastur_edge(known.d, free, noise),
             criterion=names[0],
             reason=f"what the largest value of noise exceeds in 5 of 100 cases; {of}",
         ),
-        _counted(
+        _count_above(
             known,
             values,
             optimal_threshold(known.d, free, noise),
@@ -153,10 +153,10 @@ def _of_noise(known: KnownSpectrum, values: np.ndarray, noise: float | None) -> 
 def _parallel(known: KnownSpectrum, values: np.ndarray, seed: int) -> CountAdvice:
     name = "parallel analysis"
     if known.free is None:
-        return _untold(name, WEIGHTED)
+        return _no_advice(name, WEIGHTED)
     if known.variances is None:
-        return _untold(name, f"the variances of the columns are not known: {ASK_A_GRAM}")
-    return _counted(
+        return _no_advice(name, f"the variances of the columns are not known: {ASK_A_GRAM}")
+    return _count_above(
         known,
         values,
         parallel_analysis(known.variances, known.free, seed=seed)[: len(values)],
@@ -169,13 +169,13 @@ def _parallel(known: KnownSpectrum, values: np.ndarray, seed: int) -> CountAdvic
 def _held_out(known: KnownSpectrum) -> CountAdvice:
     name = "held-out likelihood"
     if known.left_out is None:
-        return _untold(name, "no groups of rows can be left out: form a Gram of several (by_chunks, or a merge)")
+        return _no_advice(name, "no groups of rows can be left out: form a Gram of several (by_chunks, or a merge)")
     told = np.isfinite(known.left_out).all(axis=0)
     most = len(told) if told.all() else int(told.argmin())
     mean = known.left_out[:, :most].mean(axis=0)
     if not most or (most < known.d and int(mean.argmax()) == most - 1):
         why = "the more components, the likelier are rows that were left out, until no variance is left for noise"
-        return _untold(name, why)
+        return _no_advice(name, why)
     return CountAdvice(
         criterion=name,
         components=int(mean.argmax()),

@@ -19,7 +19,7 @@ def component_counts(solution: Solution, share: float, noise: float | None) -> t
     rows = None if weighted else _equal_rows(solution)
     variances = solution.singular_values**2 / solution._rows if weighted else variances_of_run(solution)[1]
     total = float(variances.sum()) / solution.explained_share if solution.explained_share else None
-    weights = solution._found.column_weight
+    weights = solution._row_components.column_weight
     d = len(solution.basis) if weights is None else int((weights > 0).sum())  # others are no columns of the matrix
     known = KnownSpectrum(values=variances, d=d, rows=rows, centred=solution.analysed.centred, total=total)
     return advise(known, share=share, noise=noise, seed=0)
@@ -37,14 +37,14 @@ def mixes_with_next(solution: Solution, independent_rows: int | None) -> bool | 
     """Say whether the last component overlaps with the next one; None: not known."""
     rows = _equal_rows(solution) if independent_rows is None else independent_rows
     variances = variances_of_run(solution)[1]
-    weights = solution._found.column_weight
+    weights = solution._row_components.column_weight
     columns = len(solution.basis) if weights is None else int((weights > 0).sum())
     left = columns - len(variances)
     if solution.analysed.rows is not None:
         left = min(left, solution.analysed.rows - solution.analysed.centred - len(variances))
     if left < 1:
         return False
-    most, last = _following(solution), float(solution.values[-1])
+    most, last = _following_bound(solution), float(solution.values[-1])
     power = 1 if solution.analysed.kind == "samples" else 2
     upper = None if most is None or not last > 0 else float(variances[-1]) * (most / last) ** power
     mean = None
@@ -65,7 +65,7 @@ def _equal_rows(solution: Solution) -> int:
     return solution.analysed.rows
 
 
-def _following(solution: Solution) -> float | None:
+def _following_bound(solution: Solution) -> float | None:
     """A bound of the largest value that is not among these, if none was missed; in their units."""
     levels = (solution.certificate or {}).get("levels", ())
     return None if not levels or levels[-1]["following"] is None else float(levels[-1]["following"])

@@ -112,7 +112,7 @@ def collision(transcript: Transcript) -> Values:
     pairs = [pair for pair in _pairs(transcript) if any((p.here != p.there).any() for p in pair)]
     if not pairs:
         return np.zeros(len(transcript[0].noise))
-    return np.log(_closest(pairs, "here")) - np.log(_closest(pairs, "there"))
+    return np.log(_smallest_distance(pairs, "here")) - np.log(_smallest_distance(pairs, "there"))
 
 
 def _pairs(transcript: Transcript) -> list[tuple[Publication, Publication]]:
@@ -121,7 +121,7 @@ def _pairs(transcript: Transcript) -> list[tuple[Publication, Publication]]:
     return [(a, b) for (a, shape), (b, other) in combinations(noised, 2) if shape == other]
 
 
-def _closest(pairs: list[tuple[Publication, Publication]], world: str) -> Values:
+def _smallest_distance(pairs: list[tuple[Publication, Publication]], world: str) -> Values:
     """The smallest distance between the noises of two publications, in units of their scale."""
     apart = [np.linalg.norm(_noise(a, world) - _noise(b, world), axis=1) for a, b in pairs]
     return np.maximum(np.min(apart, axis=0), TINY)
@@ -139,11 +139,11 @@ def path_loss(transcript: Transcript, norm: str) -> Values:
     that became durable. inf if the worlds differ in something that carries no noise. A missing sqrt(2), a wrong number
     of releases, a product that was released twice show here in a single run.
     """
-    spent = np.sum([_spent(publication, norm) for publication in transcript], axis=0)
+    spent = np.sum([_run_losses(publication, norm) for publication in transcript], axis=0)
     return np.sqrt(spent) if norm == "l2" else spent
 
 
-def _spent(publication: Publication, norm: str) -> Values:
+def _run_losses(publication: Publication, norm: str) -> Values:
     apart = np.abs(publication.per_run(publication.there) - publication.per_run(publication.here))
     noise = publication.noise[:, None]
     bare = np.where(apart > 0, np.inf, 0.0)
@@ -157,7 +157,7 @@ def repeated_noise(transcript: Transcript, world: str) -> bool:
     Of two blocks of two entries or more this happens by chance with probability below 1e-12 in a run.
     """
     pairs = _pairs([publication for publication in transcript if publication.value[0].size > 1])
-    return bool(pairs) and bool((_closest(pairs, world) < 1e-6).any())
+    return bool(pairs) and bool((_smallest_distance(pairs, world) < 1e-6).any())
 
 
 def off_grid(transcript: Transcript) -> bool:

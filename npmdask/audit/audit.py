@@ -108,10 +108,10 @@ def examine_oracle(path: OraclePath, *, runs: int) -> Finding:
 
 def _runs(path: OraclePath, world: str, runs: int) -> list[AuditedRun]:
     with fresh_keys(runs) as keys:
-        return [_seen(path.run(world, SecretNoise(key)), world) for key in keys]
+        return [_audited_run(path.run(world, SecretNoise(key)), world) for key in keys]
 
 
-def _seen(run: Run, world: str) -> AuditedRun:
+def _audited_run(run: Run, world: str) -> AuditedRun:
     """The releases whose noise an adversary that knows the data can subtract for a collision are clipped sums."""
     sums = [noisy_sum(told) for told in run if isinstance(told.query.mechanism, ClippedMean)]
     collided, repeated = (float(collision(sums)[0]), repeated_noise(sums, world)) if sums else NO_SUM
@@ -283,7 +283,7 @@ def audit(
                 for one in oracle_paths(mechanism, relation.name, Budget(epsilon, delta), steps):
                     yield examine_oracle(one, runs=max(runs // ONE_BY_ONE, LEAST_RUNS))
                 continue
-            if not _offered_for(mechanism, relation):
+            if not _is_offered(mechanism, relation):
                 continue
             budget = Budget(epsilon, 0.0 if mechanism == "laplace" else delta)
             pairs = instances(relation, MECHANISMS[mechanism].norm)
@@ -303,7 +303,7 @@ def _require_offered(mechanisms: Sequence[str], relations: Sequence[Relation]) -
     if PATHS.keys() >= set(mechanisms) and not any(offered(m, r.name) for m in mechanisms for r in relations):
         for_it = [name for name in REGISTRY if offered(mechanisms[0], name)]
         raise BadInputError(f"{mechanisms[0]} has no guarantee for these relations: choose {' or '.join(for_it)}")
-    if set(mechanisms) == {"covariance"} and not any(_offered_for("covariance", relation) for relation in relations):
+    if set(mechanisms) == {"covariance"} and not any(_is_offered("covariance", relation) for relation in relations):
         raise BadInputError(
             "a covariance is released only for records and symmetric matrices: choose a relation of these"
         )
@@ -311,7 +311,7 @@ def _require_offered(mechanisms: Sequence[str], relations: Sequence[Relation]) -
         raise BadInputError(f"only Gaussian noise gives a guarantee for {' and '.join(TENSORS)}: choose gaussian")
 
 
-def _offered_for(mechanism: str, relation: Relation) -> bool:
+def _is_offered(mechanism: str, relation: Relation) -> bool:
     """Say whether releases by the mechanism are offered for such data."""
     if mechanism == "covariance":
         return not {"samples", "symmetric"}.isdisjoint(relation.kinds)

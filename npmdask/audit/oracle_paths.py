@@ -196,7 +196,7 @@ def evidence(told: ObservedRelease) -> float:
     mechanism = told.query.mechanism
     if isinstance(mechanism, ClippedMean):
         return float(likelihood_ratio([noisy_sum(told)], "l2")[0])
-    laws = [_law(mechanism, summary, told.answer) for summary in (told.here, told.there)]
+    laws = [_log_probability(mechanism, summary, told.answer) for summary in (told.here, told.there)]
     return laws[1] - laws[0]
 
 
@@ -209,7 +209,7 @@ def noisy_sum(told: ObservedRelease) -> Publication:
     return Publication(step=1, value=value[None], here=here, there=there, noise=np.array([float(mechanism.units)]))
 
 
-def _law(mechanism: Any, summary: np.ndarray, answer: Answer) -> float:
+def _log_probability(mechanism: Any, summary: np.ndarray, answer: Answer) -> float:
     """ln p(answer | summary) of a range, or of PrivMean."""
     if isinstance(mechanism, DistanceRange):
         label = None if answer is None else round(2 * math.log2(mechanism.largest / float(answer)))
@@ -529,15 +529,15 @@ class OraclePath:
         queries = {type(query.mechanism): query for query in touched}
         for query in queries.values():
             name = type(query.mechanism).__name__
-            yield from (f"{name}: {problem}" for value in HOSTILE for problem in self._stopped(query, value))
+            yield from (f"{name}: {problem}" for value in HOSTILE for problem in self._hostile_failures(query, value))
             if not np.array_equal(self.by_pass(query, self.pair.there), summary_of(query, self.pair.there)):
                 yield f"{name}: a pass over chunks gives another summary"
-            if query.mechanism.additive and not _adds_up(query, self.pair.there):
+            if query.mechanism.additive and not _is_additive(query, self.pair.there):
                 yield f"{name}: the summary depends on how the batch is cut"
             if follows_places(query.mechanism, self.by_pass, self.pair.relation):
                 yield f"{name}: one record moves the terms of others, which follow their places"
 
-    def _stopped(self, query: BatchQuery, value: float) -> Iterator[str]:
+    def _hostile_failures(self, query: BatchQuery, value: float) -> Iterator[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
@@ -546,7 +546,7 @@ class OraclePath:
                 yield f"a record of {value} stops the release ({type(error).__name__})"
 
 
-def _adds_up(query: BatchQuery, records: np.ndarray) -> bool:
+def _is_additive(query: BatchQuery, records: np.ndarray) -> bool:
     """Say whether summaries of parts of the batch, in the opposite order, add up to that of the whole, bit for bit."""
     batch = _images(query, records)
     whole, turned = query.mechanism.summary(batch, query.centre), batch[::-1].copy()
@@ -583,22 +583,22 @@ def disjoint(relation: Relation, budget: Budget, steps: int) -> Iterator[OracleP
 def ojas(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
     """DP-Ojas with batches of four records; the one that changes is in the last of them."""
     asked: dict[str, Any] = {**OF_OJAS, "budget": budget, "relation": relation}
-    return _of_last("k-dp-ojas", DPOjas(records=4 * RANK * steps, batch=4, **asked))
+    return _last_record_paths("k-dp-ojas", DPOjas(records=4 * RANK * steps, batch=4, **asked))
 
 
 def ojas_reuse(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
     """DP-Ojas with all records in every step."""
     asked: dict[str, Any] = {**OF_OJAS, "budget": budget, "relation": relation}
-    return _of_last("k-dp-ojas-reuse", DPOjas(records=4, noise="reuse", full_steps=steps, **asked))
+    return _last_record_paths("k-dp-ojas-reuse", DPOjas(records=4, noise="reuse", full_steps=steps, **asked))
 
 
 def power(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
     """The private power method with one column."""
     oracle = PowerOracle(records=4, target_rank=RANK, steps=steps, radius=1.0, budget=budget, relation=relation)
-    return _of_last("k-dp-power", oracle)
+    return _last_record_paths("k-dp-power", oracle)
 
 
-def _of_last(name: str, oracle: Any) -> Iterator[OraclePath]:
+def _last_record_paths(name: str, oracle: Any) -> Iterator[OraclePath]:
     """Whole runs whose last record changes."""
     for pair in whole_run(oracle.relation, oracle.records, DIMENSION, place=oracle.records - 1):
         yield OraclePath(name, oracle, pair, oracle.budget, gaussian=True)
@@ -620,13 +620,13 @@ def paper(relation: Relation, budget: Budget, steps: int, *, halves: str = "same
     half = 2 * _first_mechanism(small).groups
     oracle = replace(small, records=2 * half * steps, batch=2 * half)
     both = tied_groups(relation, half // 2, 2)
-    first = _beyond(both, 0, (2 * steps - 1) * half)
-    second = replace(_beyond(both, half, (2 * steps - 2) * half), name="second half")
+    first = _padded_pair(both, 0, (2 * steps - 1) * half)
+    second = replace(_padded_pair(both, half, (2 * steps - 2) * half), name="second half")
     for pair in (first, second) if halves == "disjoint" else (first,):
         yield OraclePath(f"k-dp-pca-paper-{halves}", oracle, pair, budget, gaussian=False)
 
 
-def _beyond(pair: OraclePair, before: int, after: int) -> OraclePair:
+def _padded_pair(pair: OraclePair, before: int, after: int) -> OraclePair:
     """``pair`` with records of the world ``there``, again and again, before and after it."""
     n = len(pair.there)
     front, back = (np.tile(pair.there, (count // n, 1, 1)) for count in (before, after))
@@ -649,8 +649,8 @@ def distance_range(relation: Relation, budget: Budget, steps: int) -> Iterator[O
         attains = tied_bins(relation, (EDGE, BEYOND), each)
     else:
         attains = full_bin(relation, EDGE, math.ceil(histogram.threshold))
-    for pair in (attains, _ruined(attains)):
-        yield _alone("distance-range", mechanism, pair, budget, np.zeros(1))
+    for pair in (attains, _non_finite_pair(attains)):
+        yield _single_release_path("distance-range", mechanism, pair, budget, np.zeros(1))
 
 
 def clipped_mean(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
@@ -658,8 +658,8 @@ def clipped_mean(relation: Relation, budget: Budget, steps: int) -> Iterator[Ora
     values = np.array([5.0, 4.5, 5.5, 0.0])
     mechanism = ClippedMean(relation=relation, radius=1.0, count=4, multiplier=gaussian_multiplier(budget, 1))
     attains = changed("attains", relation, values, 3, (FAR, -FAR), 2)
-    for pair in (attains, _ruined(attains)):
-        yield _alone("clipped-mean", mechanism, pair, budget, np.array([5.0, 0.0]))
+    for pair in (attains, _non_finite_pair(attains)):
+        yield _single_release_path("clipped-mean", mechanism, pair, budget, np.array([5.0, 0.0]))
 
 
 def paper_range(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
@@ -670,7 +670,7 @@ def paper_range(relation: Relation, budget: Budget, steps: int) -> Iterator[Orac
     tied = tied_groups(relation, groups, 1)
     behind = tied_groups(relation, groups, 1, name="behind", lead=lead)
     for pair in (tied, behind, lonely_group(relation, groups, 1)):
-        yield _alone("paper-range", mechanism, pair, budget, np.zeros(1))
+        yield _single_release_path("paper-range", mechanism, pair, budget, np.zeros(1))
 
 
 def paper_mean(relation: Relation, budget: Budget, steps: int) -> Iterator[OraclePath]:
@@ -680,19 +680,19 @@ def paper_mean(relation: Relation, budget: Budget, steps: int) -> Iterator[Oracl
         return PaperMean(epsilon=budget.epsilon, delta=budget.delta, spread=1.0, count=count, fail_prob=0.01, tail=TAIL)
 
     few = changed("attains", relation, np.zeros(10), 4, (FAR, -FAR), 1)
-    yield _alone("paper-mean", made(10), few, budget, np.zeros(1))
+    yield _single_release_path("paper-mean", made(10), few, budget, np.zeros(1))
     histogram, width = made(1).histogram(1), made(1).width
     each = math.ceil(histogram.threshold + SURE * 2 / histogram.epsilon)
     many = tied_bins(relation, (0.5 * width, 4.5 * width), each, "centre")
-    yield _alone("paper-mean", made(2 * each + 1), many, budget, np.zeros(1))
+    yield _single_release_path("paper-mean", made(2 * each + 1), many, budget, np.zeros(1))
 
 
-def _ruined(pair: OraclePair) -> OraclePair:
+def _non_finite_pair(pair: OraclePair) -> OraclePair:
     """The same with a record that is not finite in the world ``here``."""
     return replace(pair, name="not-finite", here=pair.with_record(np.nan))
 
 
-def _alone(name: str, mechanism: Any, pair: OraclePair, budget: Budget, centre: np.ndarray) -> OraclePath:
+def _single_release_path(name: str, mechanism: Any, pair: OraclePair, budget: Budget, centre: np.ndarray) -> OraclePath:
     gaussian = isinstance(mechanism, ClippedMean | DistanceRange)
     if gaussian:
         promise = promise_of(mechanism.charge(), pair.relation, budget.delta)

@@ -317,7 +317,7 @@ class ReleasePath:
         transcript: Transcript = []
         blocks = self._start(runs, seed)
         for step in range(1, self.steps + 1):
-            blocks = _apart(self.operators[world].prepare(_aside(blocks)), runs)
+            blocks = _split_runs(self.operators[world].prepare(_blocks_in_row(blocks)), runs)
             published = self.step(world, blocks, keys, step, together)
             transcript += published
             blocks = self.following(published[0].value, blocks)
@@ -345,11 +345,11 @@ class ReleasePath:
         queries = {name: self._product(operator, blocks) for name, operator in self.operators.items()}
         noise = np.array([self.mechanism.noise_stddev(block) for block in blocks]) / self.mechanism.stddev_per_scale
         value = np.empty(queries[world].shape)
-        groups = _alike(noise) if together else [np.array([i]) for i in range(len(blocks))]
+        groups = _noise_groups(noise) if together else [np.array([i]) for i in range(len(blocks))]
         for number, runs in enumerate(groups):
-            value[runs] = _apart(
+            value[runs] = _split_runs(
                 self.mechanism.release(
-                    _aside(queries[world][runs]),
+                    _blocks_in_row(queries[world][runs]),
                     block=blocks[runs[np.argmax(noise[runs])]],
                     entropy=keys[0 if together else number],
                     step=step if label is None else label,
@@ -371,7 +371,7 @@ class ReleasePath:
         if getattr(operator, "image_norm", None) is not None and len(blocks) > 1:
             different, which = np.unique(blocks, axis=0, return_inverse=True)
             return np.concatenate([self._product(operator, block[None]) for block in different])[which.ravel()]
-        p, wide = blocks.shape[2], _aside(blocks)
+        p, wide = blocks.shape[2], _blocks_in_row(blocks)
         total = reduce(operator.join, (operator.partial(range(i, i + 1), wide) for i in range(operator.units)))
         parts = (
             Partial(
@@ -382,18 +382,18 @@ class ReleasePath:
         return np.stack([operator.finish(part, block) for part, block in zip(parts, blocks, strict=True)])
 
 
-def _aside(blocks: NDArray[Any]) -> NDArray[Any]:
+def _blocks_in_row(blocks: NDArray[Any]) -> NDArray[Any]:
     """N blocks (N x d x p) side by side (d x N p)."""
     runs, d, p = blocks.shape
     return np.ascontiguousarray(blocks.transpose(1, 0, 2)).reshape(d, runs * p)
 
 
-def _apart(wide: NDArray[Any], runs: int) -> NDArray[Any]:
-    """The inverse of :func:`_aside`."""
+def _split_runs(wide: NDArray[Any], runs: int) -> NDArray[Any]:
+    """The inverse of :func:`_blocks_in_row`."""
     return wide.reshape(len(wide), runs, -1).transpose(1, 0, 2)
 
 
-def _alike(noise: Values) -> list[NDArray[np.intp]]:
+def _noise_groups(noise: Values) -> list[NDArray[np.intp]]:
     """The runs whose noise agrees up to ``SAME``, as lists of indices in the order of the runs."""
     order = np.argsort(noise, kind="stable")
     number = np.floor(np.log(noise[order] / noise[order[0]]) / SAME)

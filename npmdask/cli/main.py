@@ -71,7 +71,7 @@ SHORT = {  # options in the words of ``top_k``, and what each is in a configurat
 }
 
 
-def _add_what(p: Any) -> None:
+def _add_question(p: Any) -> None:
     p.add_argument(
         "config",
         metavar="CONFIG.toml|SOURCE",
@@ -125,13 +125,13 @@ def _add_what(p: Any) -> None:
     p.add_argument("--memory", help="memory limit for all processes together, e.g. 1GiB")
     add_device(p, " (default cpu)")
     p.add_argument("--seed", type=int, help="seed of the random start")
-    _add_turn(p)
+    _add_rotation(p)
     _add_page(p)
     p.add_argument("--store", help="folder or URL to keep the run in (default: as configured, or runs/NAME)")
     add_set(p)
 
 
-def _add_turn(p: Any, more: str = "") -> None:
+def _add_rotation(p: Any, more: str = "") -> None:
     p.add_argument(
         "--rotate",
         metavar="METHOD",
@@ -202,7 +202,7 @@ def _config_of(a: argparse.Namespace, start: str | None = None) -> Any:
 def add_plan(commands: Any) -> None:
     """``npmdask plan``."""
     p = commands.add_parser("plan", help="show the passes, time and memory that a run would need, without starting it")
-    _add_what(p)
+    _add_question(p)
     p.add_argument(
         "--spectrum",
         metavar="FILE|GUESS",
@@ -250,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(given)
         arguments.given = given
         open_log(getattr(arguments, "log", None))
-        with _telling(quiet=getattr(arguments, "quiet", False)):
+        with _showing_notices(quiet=getattr(arguments, "quiet", False)):
             try:
                 require_no_password(getattr(arguments, "ledger", None))
                 return int(arguments.command(arguments))
@@ -282,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _telling(*, quiet: bool) -> Iterator[None]:
+def _showing_notices(*, quiet: bool) -> Iterator[None]:
     """Show on stderr that a file is copied before it is analysed, which may take long, that a store is bound again, and
     warnings about data.
 
@@ -377,7 +377,7 @@ def _add_run(commands: Any) -> None:
     p = commands.add_parser(
         "run", help="compute the components of data or of a configuration; run again to resume or to print the answer"
     )
-    _add_what(p)
+    _add_question(p)
     p.add_argument("--start", metavar="STORE", help="start from the vectors of this earlier run, to save passes")
     add_output(p)
     p.set_defaults(command=_run)
@@ -537,7 +537,7 @@ def _add_export(commands: Any) -> None:
     )
     p.add_argument("store", help="folder or URL of the run")
     p.add_argument("output", metavar="OUT", help="file to write; its suffix chooses the format")
-    _add_turn(p, "; none: as computed, ignoring the rotation of the run")
+    _add_rotation(p, "; none: as computed, ignoring the rotation of the run")
     _add_columns(p)
     p.set_defaults(command=_export)
 

@@ -269,15 +269,15 @@ def _coupled(a: argparse.Namespace) -> int:
         a.right,
         a.k,
         **_job(a, a.kind, a.left),
-        dim=_of_both(a.dim),
+        dim=_one_or_both(a.dim),
         **attributes(a, "row_weights", "left_weights", "right_weights", "center", "scale", "missing"),
-        pcs=_of_both(a.pcs),
+        pcs=_one_or_both(a.pcs),
         **attributes(a, "ridge", "tol", "max_steps", "seed"),
     )
     return print_answer(answer, a)
 
 
-def _of_both(given: Any) -> Any:
+def _one_or_both(given: Any) -> Any:
     """One for both fields, or one for each."""
     return None if given is None else (given[0], given[0]) if len(given) == 1 else tuple(given)
 
@@ -392,7 +392,7 @@ def _transform_documents(a: argparse.Namespace) -> int:
     return 0
 
 
-def _how_to_read(dest: str) -> str:
+def _reading_hint(dest: str) -> str:
     from pathlib import Path
 
     match Path(dest).suffix.lower():
@@ -420,6 +420,6 @@ def _say(scored: Any, a: argparse.Namespace) -> None:
         **{name.replace("_", " "): f"{facts[name]:,g}" for name in COUNTED if facts.get(name)},
         "time": f"{duration(scored.seconds)}: {scored.rows_per_second:,.0f} rows a second",
         "result": scored.dest,
-        "next": _how_to_read(scored.dest),
+        "next": _reading_hint(scored.dest),
     }
     print("\n".join(f"{name:14} {said}" for name, said in short.items()))

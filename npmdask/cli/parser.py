@@ -86,17 +86,17 @@ class Parser(argparse.ArgumentParser):
         """Parse as argparse does, but refuse what this command does not know, before the one above it does."""
         found, left = super().parse_known_args(args, namespace)
         if left:
-            self.error(self._unknown(left))
+            self.error(self._unknown_text(left))
         return found, left
 
     def error(self, message: str) -> Any:
         """Print one sentence to stderr and exit with 2."""
         command = self.prog.removeprefix("npmdask").strip()
-        said = self._in_our_words(message)
+        said = self._rephrase(message)
         where = f"{command}: " if command else ""
         self.exit(BadInputError.exit_code, f"npmdask: {where}{said} (`{self.prog} --help` lists what there is)\n")
 
-    def _unknown(self, left: Sequence[str]) -> str:
+    def _unknown_text(self, left: Sequence[str]) -> str:
         flag = next((one for one in left if one.startswith("-") and one != "-"), None)
         if flag is not None:
             name = flag.partition("=")[0]
@@ -107,7 +107,7 @@ class Parser(argparse.ArgumentParser):
         names = " ".join(_name(action) for action in self._actions if not action.option_strings)
         return f"{left[0]!r} is one argument too many: {f'only {names} is expected' if names else 'none is expected'}"
 
-    def _in_our_words(self, message: str) -> str:
+    def _rephrase(self, message: str) -> str:
         for pattern, say in MESSAGES:
             if (found := re.fullmatch(pattern, message, re.S)) is not None:
                 return say(self, *found.groups())

@@ -67,7 +67,7 @@ def scheduler_of(given: Any) -> str | None:
     if isinstance(given, str) and given == CURRENT:
         return _of_client(_current())
     if is_scheduler_file(given):
-        return _of_file(Path(given))
+        return _address_in_file(Path(given))
     if isinstance(given, str):
         return given
     if _is_client(given):
@@ -84,7 +84,7 @@ def is_scheduler_file(given: Any) -> bool:
     return isinstance(given, os.PathLike)
 
 
-def _of_file(path: Path) -> str:
+def _address_in_file(path: Path) -> str:
     try:
         held = json.loads(path.read_text())
     except FileNotFoundError:
@@ -96,7 +96,7 @@ def _of_file(path: Path) -> str:
     address = held.get("address") if isinstance(held, dict) else None
     if not isinstance(address, str) or "://" not in address:
         raise BadInputError(f'{path} is not the JSON file of a Dask scheduler: it has no "address"; {ACCEPTED}')
-    return _reachable(address)
+    return _require_reachable(address)
 
 
 def _is_client(given: Any) -> bool:
@@ -122,7 +122,7 @@ def _of_client(client: Any) -> str:
         raise BadInputError("the distributed.Client is asynchronous: make one with asynchronous=False for npmdask")
     if client.status != "running" or client.scheduler is None:
         raise LostError(f"the distributed.Client is {client.status}: create another one for the same cluster")
-    address = SchedulerAddress(_reachable(client.scheduler.address))
+    address = SchedulerAddress(_require_reachable(client.scheduler.address))
     address.client = client
     return address
 
@@ -131,12 +131,12 @@ def _of_cluster(cluster: Any) -> str:
     where = cluster.scheduler_address
     if not isinstance(where, str) or "://" not in where:
         raise LostError(f"the {type(cluster).__name__} has no scheduler (it is not started yet, or has ended)")
-    address = SchedulerAddress(_reachable(where))
+    address = SchedulerAddress(_require_reachable(where))
     address.security = getattr(cluster, "security", None)
     return address
 
 
-def _reachable(address: str) -> str:
+def _require_reachable(address: str) -> str:
     if address.startswith(IN_PROCESS):
         raise BadInputError(
             f"the scheduler at {address} uses threads of this process as workers: leave cluster out, because npmdask "
@@ -180,7 +180,7 @@ def security_of(address: str, certificates: str | None) -> Any:
                 f"{TLS}{address.rpartition('://')[2]}, or leave run.certificates out"
             )
         return None
-    security = Security(require_encryption=True) if certificates is None else _of_files(Path(certificates))
+    security = Security(require_encryption=True) if certificates is None else _security_of_files(Path(certificates))
     if not (security.tls_ca_file and security.tls_client_cert):
         raise BadInputError(
             f"{address} uses TLS, but there are no certificates for it: {HOW}; or give a client or cluster object "
@@ -208,7 +208,7 @@ def among_ourselves() -> Any:
     return Security.temporary()
 
 
-def _of_files(folder: Path) -> Any:
+def _security_of_files(folder: Path) -> Any:
     from distributed import Security
 
     missing = [name for name in (CA, CERT, KEY) if not (folder / name).is_file()]

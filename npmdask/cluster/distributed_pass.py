@@ -97,7 +97,7 @@ def run_on_workers(client: Any, seconds: float, function: Callable[..., Any], *a
     return dict(ask_scheduler(client, 2 * seconds, all_of_them))
 
 
-class _Work(NamedTuple):
+class _PassInputs(NamedTuple):
     """The inputs of every task: as a task's result they can be made again, while scattered data would be lost."""
 
     operator: Operator
@@ -105,22 +105,22 @@ class _Work(NamedTuple):
     block: Block
 
 
-class _Held:
+class _Box:
     """An opaque box: Dask does not look for tasks in it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
-def _opened(box: _Held) -> Any:
+def _unbox(box: _Box) -> Any:
     return box.value
 
 
-def _computed(node: _Held, work: _Work) -> Partial:
+def _compute_task(node: _Box, work: _PassInputs) -> Partial:
     return compute_node(work.operator, work.runs, node.value, work.block)
 
 
-def _joined(work: _Work, node: _Held, names: _Held, *parts: Partial) -> Partial:
+def _join_task(work: _PassInputs, node: _Box, names: _Box, *parts: Partial) -> Partial:
     return join_node(work.operator, node.value, len(work.runs), dict(zip(names.value, parts, strict=True)))
 
 
@@ -177,7 +177,7 @@ class Workers:
         return [address for address in self.threads if address not in self.silent]
 
 
-class _Arriving:
+class _PendingSums:
     """Sums on their way to this process while the pass goes on: each for itself, as some workers may not answer."""
 
     def __init__(self, client: Any, futures: dict[TreeNode, Any]) -> None:
@@ -224,7 +224,7 @@ class DistributedPass:
         self, client: Any, operator: Operator, block: Block, runs: list[range], keeper: PassCheckpoint, slots: int
     ) -> None:
         self._client, self._operator, self._runs, self._keeper = client, operator, runs, keeper
-        self._work = _Work(operator, runs, block)
+        self._work = _PassInputs(operator, runs, block)
         self._token, self._numbers, self._generation = uuid4().hex, 0, 0
         self._root = root(len(runs))
         self._level = (-(-len(runs) // wanted_tasks(operator.pass_bytes, slots)) - 1).bit_length()
@@ -240,7 +240,7 @@ class DistributedPass:
         self._since: dict[Any, float] = {}  # when a task was first seen on a worker, by key
         self._began, self._told = time.monotonic(), set[int]()
         self._looked, self._polled = self._began, self._began
-        self._arriving: _Arriving | None = None
+        self._arriving: _PendingSums | None = None
         self.computed, self.copies, self.failed = 0, 0, False
 
     @property
@@ -279,7 +279,7 @@ class DistributedPass:
                     return ask_scheduler(self._client, ANSWER, partial(_value, self._client, self._done[self._root]))
                 # Of a worker: what it has is computed elsewhere once it is known to be silent.
                 except SchedulerTimeoutError:
-                    self._look()
+                    self._check_workers()
         finally:
             if self._arriving is not None:
                 self._arriving.give_up()
@@ -289,13 +289,13 @@ class DistributedPass:
     def _until_done(self) -> None:
         while self._root not in self._done:
             with suppress(Empty):
-                self._arrived(*self._events.get(timeout=min(LOOK, 0.5)))
+                self._on_future_done(*self._events.get(timeout=min(LOOK, 0.5)))
             now = time.monotonic()
             if now - self._polled > 0.5:
                 self._polled = now
                 self._replace_lost()
             if now - self._looked > LOOK:
-                self._look()
+                self._check_workers()
                 self._looked = time.monotonic()
             if self._arriving is not None and self._arriving.over:
                 self._commit(self._arriving.results())
@@ -310,7 +310,7 @@ class DistributedPass:
         self._sent = self._send(self._work)
 
     def _send(self, value: Any) -> Any:
-        return self._client.submit(_opened, _Held(value), pure=False, **_beside(self._workers.usable_of_some()))
+        return self._client.submit(_unbox, _Box(value), pure=False, **_on_workers(self._workers.usable_of_some()))
 
     def _submit(self, nodes: list[TreeNode], workers: list[str] | None = None) -> None:
         """Submit tasks, by some of ``workers`` where that matters: in one message, as each would cost a millisecond."""
@@ -320,8 +320,8 @@ class DistributedPass:
         # Keys of one name are one group, which the scheduler keeps queued until a worker is free for the next.
         group = f"task-{self._generation}" if workers is None else f"copy-{self._numbers}"
         keys = [(f"{group}-{self._token}", *node) for node in nodes]
-        held = [_Held(node) for node in nodes]
-        futures = self._client.map(_computed, held, work=self._sent, pure=False, key=keys, **_beside(workers))
+        held = [_Box(node) for node in nodes]
+        futures = self._client.map(_compute_task, held, work=self._sent, pure=False, key=keys, **_on_workers(workers))
         for node, future in zip(nodes, futures, strict=True):
             self._attempts.setdefault(node, []).append(future)
             self._watch(node, future)
@@ -332,20 +332,20 @@ class DistributedPass:
         names = self._below[node]
         parts = [self._done[n] if n in self._done else self._send(self._keeper.known[n]) for n in names]
         key = (f"join-{self._numbers}-{self._token}", *node)
-        more = {"priority": 10 + node.level, **_beside(workers)}  # before tasks, so that few sums are held
+        more = {"priority": 10 + node.level, **_on_workers(workers)}  # before tasks, so that few sums are held
         work = self._sent
-        future = self._client.submit(_joined, work, _Held(node), _Held(names), *parts, pure=False, key=key, **more)
+        future = self._client.submit(_join_task, work, _Box(node), _Box(names), *parts, pure=False, key=key, **more)
         self._attempts.setdefault(node, []).append(future)
         self._watch(node, future)
 
-    def _once_more(self, node: TreeNode, workers: list[str]) -> None:
+    def _resubmit(self, node: TreeNode, workers: list[str]) -> None:
         if node in self._below:
             self._join(node, workers)
         else:
             self._submit([node], workers)
 
     def _watch(self, node: TreeNode, future: Any) -> None:
-        future.add_done_callback(partial(_put, self._events, node))
+        future.add_done_callback(partial(_enqueue_event, self._events, node))
 
     def _join_if_ready(self, node: TreeNode) -> None:
         if node in self._done or node in self._attempts or node in self._keeper.known:
@@ -376,7 +376,7 @@ class DistributedPass:
 
     # What comes back.
 
-    def _arrived(self, node: TreeNode, future: Any) -> None:
+    def _on_future_done(self, node: TreeNode, future: Any) -> None:
         if not any(future is mine for mine in self._attempts.get(node, ())):
             return  # of a copy that came too late, or was given up
         if future.status == "lost":
@@ -392,11 +392,11 @@ class DistributedPass:
                 self._release([held])
         if node not in self._below:
             self.computed += 1
-            self._tell(node)
+            self._report_read(node)
         if node in self._above:
             self._join_if_ready(self._above[node])
 
-    def _tell(self, node: TreeNode) -> None:
+    def _report_read(self, node: TreeNode) -> None:
         """Say what was read of a node, unless a part of it was read before and has been told of."""
         new = [run for run in node.runs(len(self._runs)) if run not in self._told]
         self._told.update(new)
@@ -437,7 +437,7 @@ class DistributedPass:
 
     # What is kept.
 
-    def _largest_new(self) -> _Arriving | None:
+    def _largest_new(self) -> _PendingSums | None:
         """Have the largest nodes sent here that are new since the last commit, at most two for each level of the tree.
 
         That is what the memory plan has room for here; with hundreds of workers, hundreds of small sums are under way.
@@ -446,7 +446,7 @@ class DistributedPass:
         new = [n for n, future in self._done.items() if future.status == "finished" and not covered(n, known)]
         new.sort(key=lambda node: (-node.level, node.place))
         most = 2 * len(self._runs).bit_length()
-        return _Arriving(self._client, {node: self._done[node] for node in new[:most]}) if new else None
+        return _PendingSums(self._client, {node: self._done[node] for node in new[:most]}) if new else None
 
     def _commit(self, arrived: dict[TreeNode, Partial]) -> None:
         """Commit what was known, and what has arrived."""
@@ -457,26 +457,26 @@ class DistributedPass:
 
     # Who is silent, and who is slow.
 
-    def _look(self) -> None:
+    def _check_workers(self) -> None:
         before = self._workers.silent
         self._workers.look()
         processing = ask_scheduler(self._client, ANSWER, lambda: self._client.scheduler.processing(workers=None))
         where = {key: address for address, keys in processing.items() for key in keys}
         if self._workers.silent and self._workers.usable:
             if self._workers.silent - before:
-                self._begin_again(where)
+                self._resubmit_uncomputed(where)
             self._abandon(where)
         self._copy_slow(where, {address: len(keys) for address, keys in processing.items()})
 
-    def _held_by(self) -> dict[Any, set[str]]:
+    def _result_holders(self) -> dict[Any, set[str]]:
         """The workers that have each result, by key, without those that are silent."""
         keys = [future.key for future in (self._sent, *self._done.values())]
         holders = ask_scheduler(self._client, ANSWER, lambda: self._client.scheduler.who_has(keys=keys))
         return {key: set(holders.get(key, ())) - self._workers.silent for key in keys}
 
-    def _begin_again(self, where: dict[Any, str]) -> None:
+    def _resubmit_uncomputed(self, where: dict[Any, str]) -> None:
         """Give up what is not computed yet: a worker that has to fetch its input might ask a silent one for it."""
-        ready = self._held_by()[self._sent.key]
+        ready = self._result_holders()[self._sent.key]
         self._release([self._sent])
         self._send_work()
         for node, futures in list(self._attempts.items()):
@@ -487,7 +487,7 @@ class DistributedPass:
 
     def _abandon(self, where: dict[Any, str]) -> None:
         """Have computed elsewhere what silent workers compute, or alone have."""
-        holders, silent = self._held_by(), self._workers.silent
+        holders, silent = self._result_holders(), self._workers.silent
         for node, future in list(self._done.items()):
             if future.status == "finished" and not holders[future.key]:
                 self._release([self._done.pop(node)])
@@ -495,7 +495,7 @@ class DistributedPass:
         for node, futures in list(self._attempts.items()):
             if all(where.get(future.key) in silent for future in futures):
                 self._release(self._attempts.pop(node))
-                self._once_more(node, self._workers.usable)
+                self._resubmit(node, self._workers.usable)
         self._need(self._root)
 
     def _copy_slow(self, where: dict[Any, str], busy: dict[str, int]) -> None:
@@ -514,7 +514,7 @@ class DistributedPass:
             others = [address for address in self._workers.usable if address != where[key]]
             slow = now - self._since[key] > max(LEAST, SLOW * average)
             if slow and free and others and len(self._attempts[node]) == 1:
-                self._once_more(node, others)
+                self._resubmit(node, others)
                 self.copies, free = self.copies + 1, free - 1
 
 
@@ -522,9 +522,9 @@ async def _value(client: Any, future: Any) -> Any:
     return await client.gather(future, asynchronous=True)
 
 
-def _put(events: SimpleQueue[tuple[TreeNode, Any]], node: TreeNode, future: Any) -> None:
+def _enqueue_event(events: SimpleQueue[tuple[TreeNode, Any]], node: TreeNode, future: Any) -> None:
     events.put((node, future))
 
 
-def _beside(workers: list[str] | None) -> dict[str, Any]:
+def _on_workers(workers: list[str] | None) -> dict[str, Any]:
     return {"workers": workers, "allow_other_workers": True} if workers else {}

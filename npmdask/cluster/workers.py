@@ -104,7 +104,7 @@ class Distributed:
                     total = made.run(on_task, told)
                 return operator.finish(total, block), total.record
             except (CancelledError, OSError, KilledWorker) as error:
-                if (made is not None and made.failed) or not left or not self._reconnected():
+                if (made is not None and made.failed) or not left or not self._reconnect():
                     raise LostError(
                         f"{self.where} was lost during a pass ({type(error).__name__}: {first_line(error)}); "
                         "everything committed is kept: start it again and resume"
@@ -114,7 +114,7 @@ class Distributed:
     def _require_client(self) -> None:
         """A client that can be asked; raises OSError."""
 
-    def _reconnected(self) -> bool:
+    def _reconnect(self) -> bool:
         """Say whether the scheduler can be reached once more."""
         return False
 
@@ -127,7 +127,7 @@ class Processes(Distributed):
 
         self.threads = threads
         before = dict(os.environ)
-        self._loop = _deaf_loop()
+        self._loop = _loop_without_sigint()
         try:
             with dask.config.set(WORKER_SETTINGS):
                 self._cluster = LocalCluster(
@@ -178,7 +178,7 @@ def _restore_environment(changes: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _deaf_loop() -> Any:
+def _loop_without_sigint() -> Any:
     """Start an event loop whose thread takes no SIGINT, and neither do the processes that it starts.
 
     A terminal sends it to all of them; it is ours to end the workers, which would print a traceback each.
@@ -215,7 +215,7 @@ class Cluster(Distributed):
         if certificates is not None and (known.client or known.security):
             raise BadInputError(f"the cluster at {address} has its own certificates: leave certificates out")
         self._owned = known.client is None
-        client = known.client or _connected(known, certificates)
+        client = known.client or _connect_client(known, certificates)
         self.address, self.warnings, self._known, self._certificates = str(address), list[str](), known, certificates
         super().__init__(client, 1)
         try:
@@ -265,7 +265,7 @@ class Cluster(Distributed):
     def _require_ways(self) -> None:
         """Every worker reaches others. Where they do not, a pass would wait for its sums without an end."""
         workers = sorted(self._client.scheduler_info(n_workers=-1)["workers"])
-        found = run_on_workers(self._client, ANSWER, _unreachable, workers)
+        found = run_on_workers(self._client, ANSWER, _find_unreachable, workers)
         for worker, (peer, why) in ((w, each) for w, each in found.items() if isinstance(each, tuple)):
             if peer:
                 raise LostError(
@@ -290,14 +290,14 @@ class Cluster(Distributed):
         there = self._client.scheduler_info(n_workers=-1)["workers"].values()
         self._slots = max(self._slots, sum(worker["nthreads"] for worker in there))
 
-    def _reconnected(self) -> bool:
+    def _reconnect(self) -> bool:
         """Wait until the scheduler answers again: with a client of our own, or when the user's has connected again."""
         end = time.monotonic() + RECONNECT
         while time.monotonic() < end:
             try:
                 if self._owned:
                     self._client.close(timeout=1)
-                    self._client = _connected(self._known, self._certificates)
+                    self._client = _connect_client(self._known, self._certificates)
                 elif self._client.status in ("closed", "closing"):
                     return False
                 ask_scheduler(self._client, ANSWER, lambda: self._client.scheduler.identity(n_workers=0))
@@ -337,7 +337,7 @@ def _take_card(cards: list[str], dask_worker: Any) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = cards[int(dask_worker.name) % len(cards)]
 
 
-async def _greeted(address: str, security: Any) -> None:
+async def _await_greeting(address: str, security: Any) -> None:
     """Wait for a scheduler's greeting, for which a client would wait without end.
 
     Raises
@@ -356,7 +356,7 @@ async def _greeted(address: str, security: Any) -> None:
     await comm.close()
 
 
-def _connected(address: SchedulerAddress, certificates: str | None) -> Any:
+def _connect_client(address: SchedulerAddress, certificates: str | None) -> Any:
     """A client of ours. Raises LostError, RefusedError or BadInputError."""
     from distributed import Client
 
@@ -366,7 +366,7 @@ def _connected(address: SchedulerAddress, certificates: str | None) -> Any:
             logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         with ThreadPoolExecutor(1) as pool:  # as this thread may have a loop that runs
-            pool.submit(asyncio.run, _greeted(str(address), security)).result()
+            pool.submit(asyncio.run, _await_greeting(str(address), security)).result()
         return Client(str(address), timeout=CONNECT, set_as_default=False, security=security)
     except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last where Dask is set to ask for TLS
         if security is not None and refused(error):
@@ -377,7 +377,7 @@ def _connected(address: SchedulerAddress, certificates: str | None) -> Any:
         ) from error
 
 
-async def _unreachable(workers: list[str], dask_worker: Any) -> tuple[str, str]:
+async def _find_unreachable(workers: list[str], dask_worker: Any) -> tuple[str, str]:
     """Return one of some other workers that takes no connection from this one, and why; two empty texts if all do.
 
     Asked are those that follow at distances 1, 2, 4 ...: few of hundreds, and across every border between two groups.

@@ -34,7 +34,7 @@ class ComplexReader(AroundDense):
     @property
     def dtype(self) -> np.dtype:
         """Return the dtype of the parts."""
-        return _part_of(self.inner.dtype)
+        return _real_dtype(self.inner.dtype)
 
     @property
     def chunks(self) -> tuple[int, int]:
@@ -49,15 +49,15 @@ class ComplexReader(AroundDense):
     def tiles(self, slab: int, record: ReadStats) -> Iterator[tuple[slice, Tile]]:
         """Yield (rows of the array, tile), as :meth:`DenseReader.tiles`."""
         for rows, tile in self._stored.tiles(slab, record):
-            yield rows, [(_parts(columns), _seen(values)) for columns, values in tile]
+            yield rows, [(_parts(columns), _real_view(values)) for columns, values in tile]
 
     def decode(self, slab: int, column: int, slot: int = 0) -> np.ndarray:
         """One chunk, as :meth:`DenseReader.decode`."""
-        return _seen(self.inner.decode(slab, column, slot))
+        return _real_view(self.inner.decode(slab, column, slot))
 
     def some_rows(self, slab: int, rows: range) -> np.ndarray:
         """Single rows of a slab, as :meth:`DenseReader.some_rows`."""
-        return _seen(self.inner.some_rows(slab, rows))
+        return _real_view(self.inner.some_rows(slab, rows))
 
     def non_finite(self, unit: int) -> BadInputError | None:
         """Return the error for the first value of a unit that is not finite, or None."""
@@ -65,7 +65,7 @@ class ComplexReader(AroundDense):
         return None if found is None else self.inner.bad_value(found)
 
 
-def _part_of(dtype: np.dtype) -> np.dtype:
+def _real_dtype(dtype: np.dtype) -> np.dtype:
     return np.empty(0, dtype).real.dtype
 
 
@@ -73,8 +73,8 @@ def _parts(columns: slice) -> slice:
     return slice(2 * columns.start, 2 * columns.stop)
 
 
-def _seen(values: np.ndarray) -> np.ndarray:
-    return values.view(_part_of(values.dtype))
+def _real_view(values: np.ndarray) -> np.ndarray:
+    return values.view(_real_dtype(values.dtype))
 
 
 def in_parts(reader: DenseReader) -> DenseReader | ComplexReader:

@@ -112,7 +112,7 @@ class RowsReader(DenseReader):
         """The rows of a unit, in memory that the next one in the same ``slot`` reuses."""
         rows, at = self.slab_rows(slab), 0
         block = scratch(("unit", slot), self.chunks, self.dtype)[: rows.stop - rows.start]
-        for values in self._given(slab):
+        for values in self._checked_arrays(slab):
             block[at : at + len(values)] = values
             at += len(values)
         return block
@@ -120,7 +120,7 @@ class RowsReader(DenseReader):
     def _decoded_tiles(self, slab: int) -> Iterator[tuple[slice, Tile]]:
         rows, columns, held = self.slab_rows(slab), slice(0, self.shape[1]), 0
         buffer, start = scratch("given rows", (self.tile_rows, self.shape[1]), self.dtype), rows.start
-        for values in self._given(slab):
+        for values in self._checked_arrays(slab):
             taken = 0
             while taken < len(values):
                 some = values[taken : taken + self.tile_rows - held]
@@ -132,7 +132,7 @@ class RowsReader(DenseReader):
         if held:
             yield slice(start, start + held), [(columns, buffer[:held])]
 
-    def _given(self, unit: int) -> Iterator[np.ndarray]:
+    def _checked_arrays(self, unit: int) -> Iterator[np.ndarray]:
         """Yield the arrays of a unit that the program gives, each checked: exactly as many rows as the unit has.
 
         Raises
@@ -142,31 +142,31 @@ class RowsReader(DenseReader):
         """
         rows, given = self.slab_rows(unit), 0
         wanted, known = rows.stop - rows.start, self.checksums is not None
-        tiles = iter(self._asked(lambda: iter(self.array.tiles(unit, known)), unit))
-        while (values := self._asked(lambda: next(tiles, None), unit)) is not None:
+        tiles = iter(self._call_program(lambda: iter(self.array.tiles(unit, known)), unit))
+        while (values := self._call_program(lambda: next(tiles, None), unit)) is not None:
             if isinstance(values, np.ma.MaskedArray):
-                raise self._broken(unit, "gives masked values, and missing values cannot be analysed: fill them in")
+                raise self._failure(unit, "gives masked values, and missing values cannot be analysed: fill them in")
             if not isinstance(values, np.ndarray) or values.ndim != 2 or values.shape[1] != self.shape[1]:
                 shape = getattr(values, "shape", type(values).__name__)
-                raise self._broken(unit, f"gives {shape} where arrays of some rows x {self.shape[1]} columns belong")
+                raise self._failure(unit, f"gives {shape} where arrays of some rows x {self.shape[1]} columns belong")
             if values.dtype != self.dtype:
-                raise self._broken(unit, f"gives values of type {values.dtype}, and said that they are {self.dtype}")
+                raise self._failure(unit, f"gives values of type {values.dtype}, and said that they are {self.dtype}")
             given += len(values)
             if given > wanted:
-                raise self._broken(unit, f"gives {given} rows or more, and the unit has {wanted}")
+                raise self._failure(unit, f"gives {given} rows or more, and the unit has {wanted}")
             yield values
         if given != wanted:
-            raise self._broken(unit, f"gives {given} rows, and the unit has {wanted}")
+            raise self._failure(unit, f"gives {given} rows, and the unit has {wanted}")
 
-    def _asked(self, ask: Any, unit: int) -> Any:
+    def _call_program(self, ask: Any, unit: int) -> Any:
         try:
             return ask()
         except NpmdaskError:
             raise
         except Exception as error:  # whatever a program raises
-            raise self._broken(unit, f"fails ({type(error).__name__}: {error})") from error
+            raise self._failure(unit, f"fails ({type(error).__name__}: {error})") from error
 
-    def _broken(self, unit: int, what: str) -> BadInputError:
+    def _failure(self, unit: int, what: str) -> BadInputError:
         rows = self.slab_rows(unit)
         return BadInputError(
             f"{self.place}, unit {unit} (rows {rows.start} to {rows.stop - 1}): the source {what}; {self.remedy}"
@@ -182,7 +182,7 @@ class RowsReader(DenseReader):
 
 
 @dataclass(frozen=True)
-class _Held:
+class _OpenedRows:
     """Rows as they described themselves when they were opened, and how they are read: later changes do not count."""
 
     rows: Rows
@@ -224,7 +224,7 @@ def open_rows(rows: Any, place: str) -> tuple[RowsReader, str]:
             "that a resume can check that they are the same"
         )
     facts = {"shape": shape, "dtype": dtype.str, "unit_rows": unit_rows, "identity": identity, "source": "rows"}
-    held = _Held(rows, (shape[0], shape[1]), dtype, unit_rows, needs)
+    held = _OpenedRows(rows, (shape[0], shape[1]), dtype, unit_rows, needs)
     return RowsReader(array=held, place=place), fingerprint(facts, [])
 
 

@@ -199,7 +199,7 @@ def table_of(given: Any, choice: Choice | None) -> tuple[Any, Labels | None, tup
     no_numbers = [str(names[i]) for i in kept if kinds[i] not in "iufb"]
     if no_numbers:
         raise BadInputError(
-            f"{where} has {len(no_numbers)} columns that are not real numbers{_listed(no_numbers)}: leave them out "
+            f"{where} has {len(no_numbers)} columns that are not real numbers{_names_text(no_numbers)}: leave them out "
             "(top_k takes columns='numeric'; of pandas, df.select_dtypes('number')), or convert them"
         )
     labels = Labels(rows, (axis_of(called, np.asarray(names)[kept]),))
@@ -213,7 +213,7 @@ def table_of(given: Any, choice: Choice | None) -> tuple[Any, Labels | None, tup
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Fragments(BlockRows):
+class _DatasetFragments(BlockRows):
     """Rows of a dataset of PyArrow: each of its files or row groups is ``read`` as a block."""
 
     parts: tuple[Any, ...]
@@ -236,7 +236,7 @@ def _dataset(dataset: Any, names: list[str]) -> BlockRows:
     parts = [(one, rows) for one in groups if (rows := one.count_rows())]
     require(bool(parts), "the dataset has no rows: it has no data to analyse")
     dtype = np.result_type(*[dtype_of(dataset.schema.field(name), "the dataset") for name in names])
-    return _Fragments(
+    return _DatasetFragments(
         name=f"the dataset of {len(files)} files",
         stamp=str([(getattr(one, "path", ""), rows) for one, rows in parts]),
         shape=(sum(rows for _, rows in parts), len(names)),
@@ -314,7 +314,7 @@ def rows_along(given: Any, dim: str | int | None) -> Any:
             more = dim is None and any(given[name].ndim > 2 for name in found or given.data_vars)
             raise BadInputError(
                 f"the Dataset has {len(found)} variables {said}{' or more' * (more and bool(found))}"
-                f"{_listed(sorted(found))}: give one, as ds['name'] (of a file as FILE/NAME)"
+                f"{_names_text(sorted(found))}: give one, as ds['name'] (of a file as FILE/NAME)"
                 + (", with dim= where it has more dimensions" if more else "")
             )
         given = given[only]
@@ -362,13 +362,13 @@ def _annotated(given: Any, *, gaps: bool) -> Any:
 def _require_whole(what: str, columns: list[str], missing: int, remedy: str) -> None:
     if missing:
         raise BadInputError(
-            f"{what} has {missing} missing values in {len(columns)} columns{_listed(columns)}, and missing values "
+            f"{what} has {missing} missing values in {len(columns)} columns{_names_text(columns)}, and missing values "
             f"are refused: fill them in, leave rows out ({remedy}), or use missing = 'mean' in a run that is not "
             "private"
         )
 
 
-def _listed(names: list[str]) -> str:
+def _names_text(names: list[str]) -> str:
     return f" ({listed(names)})" if names else ""
 
 

@@ -133,7 +133,7 @@ class BlockRows:
         while row < stop:
             number = int(np.searchsorted(self.edges, row, side="right")) - 1
             first, end = int(self.edges[number]), int(self.edges[number + 1])
-            block, until = self._taken(number), min(end, stop)
+            block, until = self._read_block(number), min(end, stop)
             if number == 0 and self.first and not known and self._sum(block) != self.first:
                 raise BadInputError(
                     f"the first rows of {self.name} are others than when it was opened: keep the data as they are, or "
@@ -150,7 +150,7 @@ class BlockRows:
             for at in range(0, piece.shape[0], self._step):
                 yield _rows(piece[at : at + self._step])
 
-    def _taken(self, number: int) -> Any:
+    def _read_block(self, number: int) -> Any:
         held, _last.held = getattr(_last, "held", None), None
         if held is not None and held[:2] == (self.opening, number):
             return held[2]
@@ -180,12 +180,12 @@ class BlockRows:
         highest = int(np.argmax(self.heights))
         try:
             with traced() as allocated, single_threaded_blas():  # as in every pass
-                block = self._taken(highest)
+                block = self._read_block(highest)
                 sparse = bool(issparse(block))
                 peak = MARGIN * allocated() * (2 if sparse else 1)
                 dtype = _rows(block[:1]).dtype
                 wide = _bytes_of(block) / self.heights[highest] if sparse else float(self.shape[1] * dtype.itemsize)
-                block = self._taken(0) if highest else block
+                block = self._read_block(0) if highest else block
             first = self._sum(block)
         except NpmdaskError:
             raise
@@ -262,16 +262,16 @@ def mapped_rows(array: np.memmap) -> Any:
     array.flush()
     start = array.offset - array.offset % ALLOCATIONGRANULARITY  # of the map in the file; of a view, too
     inside = array.__array_interface__["data"][0] - np.frombuffer(mapped, np.uint8).ctypes.data
-    again = partial(_mapped, str(file), array.dtype, start + inside, array.shape, array.strides)
-    stamp = f"{_stamped(file)}, {start + inside}, {array.strides}, {array.dtype.str}"
+    again = partial(_map_array, str(file), array.dtype, start + inside, array.shape, array.strides)
+    stamp = f"{_file_stamp(file)}, {start + inside}, {array.strides}, {array.dtype.str}"
     return _sliced(f"the memory map of {file}", stamp, again, np.asarray(array))
 
 
-def _mapped(file: str, dtype: np.dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+def _map_array(file: str, dtype: np.dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
     return np.ndarray(shape, dtype, np.memmap(file, np.uint8, "r"), offset, strides)
 
 
-def _stamped(file: Any) -> str:
+def _file_stamp(file: Any) -> str:
     """Return path, size and modification time of a file as text."""
     facts = os.stat(file)
     return f"{os.path.abspath(file)}, {facts.st_size}, {facts.st_mtime_ns}"
@@ -301,11 +301,11 @@ def stored_rows(given: Any, *, gaps: bool = False) -> SlicedRows:
         array, chunk = hdf5.whole_dataset(given, gaps=gaps), given.chunks[0] if given.chunks else 1
     else:
         raise BadInputError(f"the {type(given).__name__} of h5py holds no rows: give a dataset of the file")
-    again = partial(_reopened, given.file.filename, given.name, gaps)
-    return _sliced(where, _stamped(given.file.filename), again, array, chunk)
+    again = partial(_reopen_variable, given.file.filename, given.name, gaps)
+    return _sliced(where, _file_stamp(given.file.filename), again, array, chunk)
 
 
-def _reopened(file: str, name: str, gaps: bool) -> Any:
+def _reopen_variable(file: str, name: str, gaps: bool) -> Any:
     import h5py  # who has a dataset of it, or is sent one, has it
 
     node = h5py.File(file, "r")[name]
@@ -353,13 +353,13 @@ class GraphRows(BlockRows):
     variables: tuple[tuple[str, str], ...] = ()  # file and name of what they read from files of HDF5
 
     def block(self, number: int) -> Any:
-        found = self._joined(number)
+        found = self._compute_block(number)
         return found if self.meant is None or issparse(found) else self.meant.required(_plain(found), shown(self.name))
 
-    def _joined(self, number: int) -> Any:
+    def _compute_block(self, number: int) -> Any:
         keys, graph = self.graphs[number]
         with naming(self.stores):
-            found = _computed(graph, keys)
+            found = _compute(graph, keys)
         for file, name in self.variables:
             hdf5.require_variable(file, name)
         for part, size in zip(found, product(*self.columns), strict=True):  # NumPy would stretch or fold another
@@ -378,7 +378,7 @@ class GraphRows(BlockRows):
         return whole
 
 
-def _computed(graph: dict[Any, Any], keys: Sequence[Any], callbacks: Any = ()) -> tuple[Any, ...]:
+def _compute(graph: dict[Any, Any], keys: Sequence[Any], callbacks: Any = ()) -> tuple[Any, ...]:
     """The values of some keys, one task after the other in this thread; callbacks of the pass around it not called."""
     from dask.local import get_sync
 
@@ -484,12 +484,12 @@ def _graphs(
             if len(needed[other]) <= SHARED:
                 needed[other] |= needed[key]
     with single_threaded_blas():
-        values = dict(zip(kept, _computed(cull(whole, kept)[0], kept, (_weighed(set(kept), where),)), strict=True))
+        values = dict(zip(kept, _compute(cull(whole, kept)[0], kept, (_memory_guard(set(kept), where),)), strict=True))
     known = {**whole, **{key: DataNode(key, value) for key, value in values.items()}}
     return tuple((keys, dict(cull(known, list(keys))[0])) for keys in blocks)
 
 
-def _weighed(kept: set[Any], where: str) -> tuple[Any, ...]:
+def _memory_guard(kept: set[Any], where: str) -> tuple[Any, ...]:
     """A callback of Dask's that stops it when what is to be kept is too much."""
     total = 0
 
@@ -675,7 +675,7 @@ class SparseRowsReader(CsrReader):
             for column, (name, crc) in enumerate(sums.items()):
                 if self.checksums is not None and int(self.checksums[name][unit]) != crc:
                     raise BadInputError(
-                        f"{self._said(unit)} has changed: its checksum is not that of the first pass; start again in "
+                        f"{self._locate(unit)} has changed: its checksum is not that of the first pass; start again in "
                         "a new store, with data that do not change"
                     )
                 record.checksums[unit, column] = crc
@@ -690,16 +690,16 @@ class SparseRowsReader(CsrReader):
             raise
         except Exception as error:  # whatever a graph or a file raises
             raise BadInputError(
-                f"{self._said(unit)}: the source fails ({type(error).__name__}: {error}); {self.group.remedy}"
+                f"{self._locate(unit)}: the source fails ({type(error).__name__}: {error}); {self.group.remedy}"
             ) from error
         if found.dtype != self.dtype:
             raise BadInputError(
-                f"{self._said(unit)}: values of type {found.dtype}, but the first block has {self.dtype}; "
+                f"{self._locate(unit)}: values of type {found.dtype}, but the first block has {self.dtype}; "
                 f"{self.group.remedy}"
             )
         return found
 
-    def _said(self, unit: int) -> str:
+    def _locate(self, unit: int) -> str:
         first, last = self.rows_of(range(unit, unit + 1))
         return f"unit {unit} of {self.where} (rows {first} to {last})"
 

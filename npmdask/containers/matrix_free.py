@@ -101,12 +101,12 @@ class MatrixFreeReader:
             The operator fails, gives other shapes, other products than before, or is not the transpose that it says.
         """
         probe = self.probe()
-        image = self._applied(probe)
+        image = self._checked_product(probe)
         found = crc32c(image)
         if self.checksums is not None and int(self.checksums[0, 0]) != found:
             raise self.changed()
-        z = self._applied(block)
-        back = z if self.self_adjoint else self._applied(z, back=True)
+        z = self._checked_product(block)
+        back = z if self.self_adjoint else self._checked_product(z, back=True)
         sums = (image, z, back)
         if all(np.isfinite(values).all() for values in sums):  # else the caller says what is wrong
             self._require_adjoint(probe, image, np.asarray(block, DOUBLE), z, back)
@@ -145,7 +145,7 @@ class MatrixFreeReader:
             raise self.changed()
         return replace(self, needs=MARGIN * peak / PROBES), seen
 
-    def _applied(self, block: Block, *, back: bool = False) -> Block:
+    def _checked_product(self, block: Block, *, back: bool = False) -> Block:
         """A copy of the product with a copy of ``block``: the operator may write into the one and keep the other."""
         name, rows = ("rmatmat", self.shape[1]) if back else ("matmat", self.shape[0])
         product: Callable[[Block], Any] = getattr(self.operator, name)

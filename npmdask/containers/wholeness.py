@@ -145,7 +145,7 @@ def open_grid(place: Path, dim: str, *, gaps: bool | None = None) -> tuple[Any, 
         elif (root := _file_or_group(place)).is_dir():
             node = open_node(root)  # refuses what would have to be unpickled
             alone = isinstance(node, zarr.Array)
-            found = _bare(node, place) if alone else xr.open_zarr(root, chunks=None, consolidated=False)
+            found = _placeholder_array(node, place) if alone else xr.open_zarr(root, chunks=None, consolidated=False)
         else:
             require_readable(root)
             found, look = xr.open_dataset(root), look_of(root)
@@ -168,7 +168,7 @@ def open_grid(place: Path, dim: str, *, gaps: bool | None = None) -> tuple[Any, 
         raise BadInputError(f"xarray cannot open {place} ({said})") from error
 
 
-def _bare(array: Any, place: Path) -> Any:
+def _placeholder_array(array: Any, place: Path) -> Any:
     """An array of Zarr without a group around it, as one of xarray's that has its shape and names of dimensions."""
     import xarray as xr
 
@@ -223,7 +223,7 @@ def grid_rows(root: str, name: str, axis: int, lazy: Any, *, gaps: bool) -> Grid
         stamp=stamp,
         shape=(int(lazy.shape[0]), int(np.prod(lazy.shape[1:]))),
         heights=tuple(map(int, lazy.chunks[0])),
-        opened=partial(_reopened, root, name, gaps),
+        opened=partial(_reopen_grid, root, name, gaps),
         array=array,
         axis=axis,
         known=f"the Dask array {lazy.name}",
@@ -231,7 +231,7 @@ def grid_rows(root: str, name: str, axis: int, lazy: Any, *, gaps: bool) -> Grid
     return rows.measured()
 
 
-def _reopened(root: str, name: str, gaps: bool) -> Any:
+def _reopen_grid(root: str, name: str, gaps: bool) -> Any:
     return _grid(root, name, gaps=gaps)[0]
 
 
@@ -284,30 +284,30 @@ class Stored:
             self._known[key] = held, held  # kept, so that its id is not given again; and it may hold itself
             masks = getattr(getattr(held, "func", None), "keywords", ()) if hasattr(held, "array") else ()
             self._masked = before or "encoded_fill_values" in masks  # of xarray
-            self._known[key] = held, self._found(held, depth + 1)
+            self._known[key] = held, self._rebuild(held, depth + 1)
             self._masked = before
         return self._known[key][1]
 
-    def _found(self, held: Any, depth: int) -> Any:
+    def _rebuild(self, held: Any, depth: int) -> Any:
         library = type(held).__module__.partition(".")[0]
         if isinstance(held, zarr.Array | zarr.Group):
             return self._of_zarr(held)
         if library == "h5py":
             return whole_dataset(held) if hasattr(held, "chunks") else held
         if type(held) in (list, tuple):
-            return self._same(held, list(held), depth, type(held))
+            return self._with_parts(held, list(held), depth, type(held))
         if type(held) is dict:
-            return self._same(held, list(held.values()), depth, lambda new: dict(zip(held, new, strict=True)))
+            return self._with_parts(held, list(held.values()), depth, lambda new: dict(zip(held, new, strict=True)))
         if isinstance(held, partial):
             if getattr(held.func, "__name__", "") == "make_dask_chunk" and isinstance(held.args[0], Path):  # of anndata
                 self.variables.add((str(held.args[0]), held.args[1]))
             parts = [held.func, held.args, held.keywords]
-            return self._same(held, parts, depth, lambda new: partial(new[0], *new[1], **new[2]))
+            return self._with_parts(held, parts, depth, lambda new: partial(new[0], *new[1], **new[2]))
         if isinstance(held, FunctionType):
             cells = held.__closure__ or ()
             if any(cell == CellType() for cell in cells):  # not filled yet
                 return held
-            return self._same(held, [cell.cell_contents for cell in cells], depth, partial(_enclosing, held))
+            return self._with_parts(held, [cell.cell_contents for cell in cells], depth, partial(_with_cells, held))
         if hasattr(held, "datastore") and hasattr(held, "variable_name"):  # xarray's, of NetCDF
             if (file := getattr(held.datastore, "_filename", None)) is not None:
                 group = getattr(held.datastore, "_group", None) or ""
@@ -315,9 +315,9 @@ class Stored:
             return held
         names: Any = _attributes(held) if library in ("xarray", "anndata") else KEPT.get(library, ("array", "_array"))
         names = [name for name in names if hasattr(held, name)]
-        return self._same(held, [getattr(held, name) for name in names], depth, partial(_with, held, names))
+        return self._with_parts(held, [getattr(held, name) for name in names], depth, partial(_copy_with, held, names))
 
-    def _same(self, held: Any, parts: list[Any], depth: int, made: Any) -> Any:
+    def _with_parts(self, held: Any, parts: list[Any], depth: int, made: Any) -> Any:
         new = [self(part, depth) for part in parts]
         return held if all(a is b for a, b in zip(new, parts, strict=True)) else made(new)
 
@@ -338,14 +338,14 @@ def _attributes(held: Any) -> list[str]:
     return [name for name in (*slots, *getattr(held, "__dict__", ())) if not name.startswith("__")]
 
 
-def _with(held: Any, names: list[str], values: list[Any]) -> Any:
+def _copy_with(held: Any, names: list[str], values: list[Any]) -> Any:
     made = copy(held)
     for name, value in zip(names, values, strict=True):
         object.__setattr__(made, name, value)
     return made
 
 
-def _enclosing(function: FunctionType, values: list[Any]) -> FunctionType:
+def _with_cells(function: FunctionType, values: list[Any]) -> FunctionType:
     """The same function over other values."""
     cells = tuple(map(CellType, values))
     made = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)

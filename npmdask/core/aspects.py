@@ -235,17 +235,17 @@ def kept_aspects(store: RunStore, spec: dict[str, Any], kind: type[Aspect] = Asp
     RefusedError
         What was kept of one is gone, or is not what the run began with; or its feature is not there.
     """
-    places = [place for feature in FEATURES for place in feature.aspects if _is_said(spec, place)]
+    places = [place for feature in FEATURES for place in feature.aspects if _is_in_spec(spec, place)]
     places += spec.get("version", {}).get("aspects", ())
-    return tuple(_kept(store, spec, place) for place in places if issubclass(required("aspects", place), kind))
+    return tuple(_restored(store, spec, place) for place in places if issubclass(required("aspects", place), kind))
 
 
-def _is_said(spec: dict[str, Any], place: str) -> bool:
+def _is_in_spec(spec: dict[str, Any], place: str) -> bool:
     table, _, key = place.partition(".")
     return table in spec and (not key or key in spec[table])
 
 
-def _kept(store: RunStore, spec: dict[str, Any], place: str) -> Aspect:
+def _restored(store: RunStore, spec: dict[str, Any], place: str) -> Aspect:
     kind: type[Aspect] = found("aspects", place)
     part = store.read_part(kind.part or place)
     aspect = kind.restored(spec, {} if part is None else part[0])

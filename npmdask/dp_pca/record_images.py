@@ -65,7 +65,7 @@ class ImagesOf:
         with np.errstate(over="ignore", invalid="ignore"):
             if not np.linalg.norm(self.found.T @ self.found - np.eye(j)) <= ORTHONORMAL:
                 raise BadInputError("the directions found must be orthonormal")
-            projected = self._project(*self._on_grid(np.array(vector, np.float64)[None]))
+            projected = self._project(*self._round_to_grid(np.array(vector, np.float64)[None]))
         length = float(np.sqrt(sum_in_one_order(projected**2))[0])
         self.vector = round_to(projected[0], math.ldexp(1.0, math.frexp(length)[1] - finer))
 
@@ -74,7 +74,7 @@ class ImagesOf:
         rows = np.asarray(rows, np.float64)
         _require(rows.ndim == 2 and rows.shape[1] == len(self.vector), "rows (b x d)", rows, self.vector)
         with np.errstate(over="ignore", invalid="ignore"):
-            rounded, shift = self._on_grid(rows)
+            rounded, shift = self._round_to_grid(rows)
             products = rounded @ self.vector
             images = self._project(rounded, shift)
             images *= products[:, None]
@@ -85,10 +85,10 @@ class ImagesOf:
         matrices, d = np.asarray(matrices, np.float64), len(self.vector)
         _require(matrices.ndim == 3 and matrices.shape[1:] == (d, d), "matrices (b x d x d)", matrices, self.vector)
         with np.errstate(over="ignore", invalid="ignore"):
-            rounded, _ = self._on_grid(matrices.reshape(len(matrices), d * d))
-            return self._project(*self._on_grid((rounded.reshape(-1, d) @ self.vector).reshape(-1, d)))
+            rounded, _ = self._round_to_grid(matrices.reshape(len(matrices), d * d))
+            return self._project(*self._round_to_grid((rounded.reshape(-1, d) @ self.vector).reshape(-1, d)))
 
-    def _on_grid(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _round_to_grid(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Records (rows) on their grids, and what is added to a number and taken off again to round it to them.
 
         Zeros for records that are not finite, or beyond 2^500 or below 2^-500 in their largest entry.
@@ -189,7 +189,7 @@ class RecordImages(BySamples):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         """The summary of the rows of the batch in some units; or their images, of a mechanism that is not additive."""
-        mechanism, record = self._known(), ReadStats()
+        mechanism, record = self._require_mechanism(), ReadStats()
         vector, centre, found = unpack_query(block)
         images = self._images(slabs, vector, found, record)
         if mechanism.additive:
@@ -201,7 +201,7 @@ class RecordImages(BySamples):
 
     def finish(self, total: Partial, block: Block) -> np.ndarray:
         """The summary of the batch, as the mechanism wants it: integers for most."""
-        mechanism, parts = self._known(), list(total.sums.values())
+        mechanism, parts = self._require_mechanism(), list(total.sums.values())
         if mechanism.additive:
             return parts[0]
         return mechanism.summary(parts[0] if len(parts) == 1 else np.concatenate(parts), unpack_query(block)[1])
@@ -226,7 +226,7 @@ class RecordImages(BySamples):
     def _additive(self) -> bool:
         return self.mechanism is None or self.mechanism.additive
 
-    def _known(self) -> Summing:
+    def _require_mechanism(self) -> Summing:
         if self.mechanism is None:
             raise BadInputError("nothing is summed of the images: give the mechanism of the query")
         return self.mechanism

@@ -173,7 +173,7 @@ def make_oracle(name: str, options: Mapping[str, Any], question: OracleQuestion)
     """
     options = dict(options)
     kind = _kind(name, options)
-    own = {f.name: f for f in fields(kind) if f.init and (f.name not in GIVEN or _guessed(f.name, question))}
+    own = {f.name: f for f in fields(kind) if f.init and (f.name not in GIVEN or _is_guessed(f.name, question))}
     for option in options:
         if option not in own:
             known = closest(option, [*own, "variant"] if name == "k-dp-pca" else list(own))
@@ -223,7 +223,7 @@ def _public(kind: type[Any], question: OracleQuestion) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name in own}
 
 
-def _guessed(name: str, question: OracleQuestion) -> bool:
+def _is_guessed(name: str, question: OracleQuestion) -> bool:
     return name == "records" and question.relation == GUESSED
 
 

@@ -181,7 +181,7 @@ def write_components(solution: Solution, adata: Any, key: str) -> Any:
     if type(adata).__name__ != "AnnData":
         raise BadInputError(f"an AnnData is needed, not a {type(adata).__name__}: scores(rows) takes all others")
     axes = (axis_of("var", adata.var_names.to_numpy()),)
-    places = places_in(solution._found, axes, "the AnnData", adata.n_vars).places
+    places = places_in(solution._row_components, axes, "the AnnData", adata.n_vars).places
     scores = solution.scores(adata)
     usual = key == "pca"
     adata.obsm["X_pca" if usual else key] = scores

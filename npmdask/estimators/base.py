@@ -81,7 +81,7 @@ def in_memory(held: Any) -> bool:
     return isinstance(held, list | tuple) or hasattr(held, "__array__") or issparse(held)
 
 
-def _refused(held: Any) -> BadInputError | None:
+def _input_objection(held: Any) -> BadInputError | None:
     """Return our objection to numbers in memory, or None; scikit-learn checks whether objects are numbers."""
     try:
         if not issparse(held):
@@ -188,7 +188,7 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
             setattr(self, name, value)
         return self
 
-    def _looked_at(self, X: Any, *, first: bool, least: int = 1, dtype: Any = "numeric", gaps: bool = False) -> Any:
+    def _checked_input(self, X: Any, *, first: bool, least: int = 1, dtype: Any = "numeric", gaps: bool = False) -> Any:
         """X as it is taken, after scikit-learn's own look at it where that is installed, and it is in memory.
 
         ``first``: the columns are those of the fit, and not compared with them. ``least``: rows. ``gaps``: NaN is let
@@ -206,7 +206,7 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
         if not WITH_SCIKIT_LEARN or not in_memory(held):
             return held
         given = X if hasattr(X, "iloc") else held  # a table of pandas has names, which are kept
-        ours = _refused(held)
+        ours = _input_objection(held)
         try:
             found = validate_data(
                 self,
@@ -243,7 +243,7 @@ class Estimator(*ESTIMATOR):  # type: ignore[misc]
         if not hasattr(self, name):
             raise NotFittedError(f"{type(self).__name__} is not fitted yet: call fit first")
 
-    def _fitted(self) -> Any:
+    def _fitted_model(self) -> Any:
         """The model. Raises NotFittedError before ``fit``."""
         self._require_fit("model_")
         return self.model_

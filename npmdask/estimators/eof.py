@@ -109,7 +109,7 @@ class Gridded:
             seen = missing.kept[missing.counts[missing.kept] < missing.rows]
         maps = np.full((vectors.shape[1], self.grid.size), np.nan, vectors.dtype)
         maps[:, seen] = (vectors if len(vectors) == len(seen) else vectors[seen]).T
-        grid = _beside_modes(self.grid)
+        grid = _rename_mode(self.grid)
         return type(grid)(
             maps.reshape(-1, *grid.shape),
             dims=("mode", *grid.dims),
@@ -120,7 +120,7 @@ class Gridded:
 
     def series(self, values: np.ndarray, samples: Any) -> Any:
         """Scores (n x k) along the samples; ``samples``: a DataArray with the coordinates of these."""
-        along = _beside_modes(samples[self.sample])
+        along = _rename_mode(samples[self.sample])
         coords = _modes(values.shape[1]) | ({along.dims[0]: along} if self.sample in samples.coords else {})
         return type(self.grid)(
             values, dims=(*along.dims, "mode"), coords=coords, name="scores", attrs=DESCRIBED["scores"]
@@ -136,7 +136,7 @@ def _modes(count: int) -> dict[str, Any]:
     return {"mode": np.arange(1, count + 1)}
 
 
-def _beside_modes(held: Any) -> Any:
+def _rename_mode(held: Any) -> Any:
     """A DataArray whose own ``mode``, if it has one, is called ``mode_``, as in :meth:`npmdask.Solution.to_xarray`."""
     return held.rename(mode="mode_") if "mode" in (*held.dims, *held.coords) else held
 
@@ -273,7 +273,7 @@ class EOF:
             Of the weighted field, as those of xeofs and eofs; of unit length, on the grid; NaN where there are no data.
             The entry of largest size in each is positive.
         """
-        return self._maps(self._solved.basis, "components")
+        return self._maps(self._fitted_solution.basis, "components")
 
     def patterns(self) -> Any:
         """
@@ -287,7 +287,7 @@ class EOF:
         xarray.DataArray, shape (n_modes, ...)
             On the grid; NaN where there are no data, or where the weight is 0.
         """
-        return self._maps(self._solved.patterns(), "patterns")
+        return self._maps(self._fitted_solution.patterns(), "patterns")
 
     def scores(self, *, missing: str = AS_RUN) -> Any:
         """
@@ -305,7 +305,7 @@ class EOF:
             Along the dimension of samples.
         """
         self._require_fit()
-        return self._scored(self._fitted, missing)
+        return self._sample_scores(self._fitted, missing)
 
     def transform(self, X: Any, *, missing: str = AS_RUN) -> Any:
         """
@@ -330,7 +330,7 @@ class EOF:
         """
         self._require_fit()
         Gridded.of(X, self._field.sample)
-        return self._scored(self._field.rows(X), missing)
+        return self._sample_scores(self._field.rows(X), missing)
 
     def explained_variance(self) -> Any:
         """
@@ -369,21 +369,21 @@ class EOF:
         require(hasattr(self, "solution_"), "EOF is not fitted yet: call fit first")
 
     @property
-    def _solved(self) -> Solution:
+    def _fitted_solution(self) -> Solution:
         self._require_fit()
         return self.solution_
 
     def _of_modes(self, name: str) -> Any:
         """A number for each mode, as the answer calls it."""
-        values = getattr(self._solved, name)
+        values = getattr(self._fitted_solution, name)
         return self._field.by_mode(values, name)
 
     def _maps(self, columns: np.ndarray, name: str) -> Any:
         """Vectors over the grid points that have data, as maps."""
         return self._field.maps(columns, self.solution_.missing, name)
 
-    def _scored(self, rows: Any, missing: str) -> Any:
-        values = self._solved.scores(rows, dim=self._field.sample, missing=missing)
+    def _sample_scores(self, rows: Any, missing: str) -> Any:
+        values = self._fitted_solution.scores(rows, dim=self._field.sample, missing=missing)
         return self._field.series(values, rows)
 
 
@@ -503,7 +503,7 @@ class HilbertEOF:
         self._points = self._signals(X, dim)
         weights = None if self._areas is None else Weights(rows=self._areas)
         request = Request(target_rank=self.n_modes, tol=self.tol, seed=self.random_state, aspects=(weights,))
-        source, resources = self._opened(), asked_resources(self.memory)
+        source, resources = self._open_points(), asked_resources(self.memory)
         with run_store(self.store) as store:
             problem = posed(request, source, resources, store)
             with RunStore(store) as run, with_progress(None, self.progress) as told:
@@ -524,8 +524,8 @@ class HilbertEOF:
             modulus in each is real and positive.
         """
         self._require_fit()
-        maps = self._ordered.maps(np.where(self._land[:, None], np.nan, self._patterns), None, "components")
-        return maps.transpose("mode", *_beside_modes(self._field.grid).dims)
+        maps = self._ordered.maps(np.where(self._land_mask[:, None], np.nan, self._patterns), None, "components")
+        return maps.transpose("mode", *_rename_mode(self._field.grid).dims)
 
     def components_amplitude(self, normalized: bool = True) -> Any:
         """
@@ -636,7 +636,7 @@ class HilbertEOF:
         xarray.DataArray, shape (n_modes,)
             The largest first.
         """
-        squares, reader = self.singular_values() ** 2, self._opened().reader
+        squares, reader = self.singular_values() ** 2, self._open_points().reader
         total = 0.0
         for unit in range(reader.units):
             for rows, tile in reader.tiles(unit, ReadStats()):
@@ -647,7 +647,7 @@ class HilbertEOF:
         return (squares / total).rename("explained_variance_ratio")
 
     @property
-    def _land(self) -> np.ndarray:
+    def _land_mask(self) -> np.ndarray:
         """Points without data at the first time, and so at any."""
         first = self._ordered.grid.values.ravel()
         return np.isnan(first) if first.dtype.kind == "f" else np.zeros(len(first), bool)
@@ -655,7 +655,7 @@ class HilbertEOF:
     def _require_fit(self) -> None:
         require(hasattr(self, "solution_"), "HilbertEOF is not fitted yet: call fit first")
 
-    def _opened(self) -> Source:
+    def _open_points(self) -> Source:
         return open_source(self._points, "matrix", of_complex=True)
 
     def _signals(self, X: Any, dim: str) -> Any:
@@ -693,7 +693,7 @@ def analytic(rows: np.ndarray, *, padding: str, decay: float, scale: bool) -> np
     series -= mean
     if scale:
         series /= ColumnStatistics(mean=mean[:, 0], std=series.std(axis=1), rows=n).scale[:, None]
-    padded = _continued(series, decay) if padding == "exp" else series
+    padded = _extended_series(series, decay) if padding == "exp" else series
     half = padded.shape[1] // 2
     spectrum = np.fft.fft(padded, axis=1)
     spectrum[:, 1 : (padded.shape[1] + 1) // 2] *= 2
@@ -702,7 +702,7 @@ def analytic(rows: np.ndarray, *, padding: str, decay: float, scale: bool) -> np
     return np.asarray(signal - signal.mean(axis=1, keepdims=True), dtype)
 
 
-def _continued(series: np.ndarray, decay: float) -> np.ndarray:
+def _extended_series(series: np.ndarray, decay: float) -> np.ndarray:
     """Series (points x n) continued to 3 n times: a line that is fitted to each, and what is left fading out."""
     n = series.shape[1]
     time = np.arange(n) - (n - 1) / 2

@@ -137,7 +137,7 @@ class IncrementalPCA(CentredComponents):
         BadInputError
             The rows, the weights or a parameter are wrong.
         """
-        held = self._looked_at(X, first=True, least=2, dtype=REAL, gaps=self._imputes)
+        held = self._checked_input(X, first=True, least=2, dtype=REAL, gaps=self._imputes)
         reading = Reading(gaps="give-some" if self._imputes else REFUSE, missing_values=self._marks)
         opened = open_stream(held, reading, row_weights=sample_weight)
         self.batch_size_ = self._batch_size(opened.stream.columns)
@@ -145,7 +145,7 @@ class IncrementalPCA(CentredComponents):
         with with_progress(Observer(), self.progress) as told:
             told.on_begin(0, opened.rows, "row")
             for rows, weights in weighted_batches(opened.stream, self.batch_size_):
-                self._learn(rows, weights)
+                self._absorb_rows(rows, weights)
                 told.on_rows(opened.stream.rows_read, opened.stream.skipped, 0.0)
         self._require_fit()
         return self
@@ -174,13 +174,13 @@ class IncrementalPCA(CentredComponents):
             Wrong width, too few rows, or rows that are not finite real numbers: nothing was learnt.
         """
         first = not hasattr(self, "components_")
-        held = self._looked_at(X, first=first, least=1 + first, dtype=REAL, gaps=self._imputes)
+        held = self._checked_input(X, first=first, least=1 + first, dtype=REAL, gaps=self._imputes)
         rows = real_array(held.toarray() if issparse(held) else held, "the rows")
         if not first:
             self._require_width(rows.shape)
         rows, weights = weighed(unmarked(rows, self._marks), sample_weight, gaps=self._imputes)
         if first or len(rows):
-            self._learn(rows, weights)
+            self._absorb_rows(rows, weights)
         return self
 
     @property
@@ -201,7 +201,7 @@ class IncrementalPCA(CentredComponents):
         if len(shape) != 2 or shape[0] < 2 or not shape[1]:
             raise BadInputError(f"a first batch of shape {shape}: at least 2 rows and 1 column are needed")
         n, d = shape
-        asked = min(n, d) if self.n_components is None else self._asked(d)
+        asked = min(n, d) if self.n_components is None else self._requested_components(d)
         if asked > n:
             raise BadInputError(
                 f"n_components = {asked}, and the first batch has {n} rows (n_samples = {n}): give at least as many"
@@ -212,7 +212,7 @@ class IncrementalPCA(CentredComponents):
         self._running, self._moments = RunningMean(np.zeros(d), np.zeros(d), 0.0), ColumnSums(d)
         self._levels, self._rows = no_levels(d), 0
 
-    def _learn(self, rows: np.ndarray, weights: np.ndarray | None) -> None:
+    def _absorb_rows(self, rows: np.ndarray, weights: np.ndarray | None) -> None:
         if not hasattr(self, "components_"):
             self._begin(rows.shape)
         self._require_weight(rows, weights)
@@ -221,7 +221,7 @@ class IncrementalPCA(CentredComponents):
             rows, levels = completed(np.asarray(rows, np.float64), levels, self._learnt(), center=True, weights=weights)
         rows = moderate(checked_batch(rows, self.n_features_in_))
         with single_threaded_blas():
-            self._running = self._first_seen(levels)
+            self._running = self._mean_of_first(levels)
             turned, self._running = centred(rows, self._running, weights=weights)
             found = updated_eigen(self._basis, self._squares, turned, 1.0, turned @ self._basis)
             kept = min(HELD * self.n_components_, len(found.values))
@@ -237,7 +237,7 @@ class IncrementalPCA(CentredComponents):
             Learnt(self._basis[:, : self.n_components_], self._squares[: self.n_components_] / count) if count else None
         )
 
-    def _first_seen(self, levels: Levels) -> RunningMean:
+    def _mean_of_first(self, levels: Levels) -> RunningMean:
         """The mean, of columns that have their first values now that of these."""
         new = (self._levels.seen == 0) & (levels.seen > 0) & (self._running.weight > 0)
         if not new.any():
@@ -275,7 +275,7 @@ class IncrementalPCA(CentredComponents):
         tags.input_tags.allow_nan = self.missing == IMPUTE
         return tags
 
-    def _asked(self, d: int) -> int:
+    def _requested_components(self, d: int) -> int:
         asked = self.n_components
         if not isinstance(asked, int | np.integer) or isinstance(asked, bool) or not 1 <= asked <= d:
             raise BadInputError(f"n_components = {asked!r}: it is a whole number from 1 to {d} (n_features = {d})")
@@ -283,7 +283,7 @@ class IncrementalPCA(CentredComponents):
 
     def _batch_size(self, d: int) -> int:
         """Rows of a batch: as scikit-learn's, but no more than some MiB, and not fewer than are worth a step."""
-        k = 1 if self.n_components is None else self._asked(d)
+        k = 1 if self.n_components is None else self._requested_components(d)
         size = self.batch_size
         if size is None:
             return max(2, HELD * k, min(5 * d, BATCH_BYTES // (8 * d)))

@@ -77,12 +77,12 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         """Scores of ``dtype``: of float32 no more is ever held than they take themselves."""
         self._require_fit()
         gaps = self.missing_ is not None or require_rule(missing) == LEAST_SQUARES
-        held = self._looked_at(X, first=False, dtype=REAL, gaps=gaps)
+        held = self._checked_input(X, first=False, dtype=REAL, gaps=gaps)
         mean = self.mean_ if self.centred else None
         if missing == LEAST_SQUARES:  # along orthonormal directions, and whitened after
-            components = self._stored(self.components_.T, mean)
+            components = self._stored_components(self.components_.T, mean)
             return (components.all_scores(held, dtype=dtype, missing=missing) / self._scale()).astype(dtype, copy=False)
-        components = self._stored(self.components_.T / self._scale(), mean)
+        components = self._stored_components(self.components_.T / self._scale(), mean)
         if not in_memory(held):
             return components.all_scores(held, dtype=dtype)
         rows = held if issparse(held) else np.asarray(real_array(held, "X"), np.float64)
@@ -91,9 +91,9 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
             return components.all_scores(rows, dtype=dtype)
         return components.scores(rows).astype(dtype, copy=False)
 
-    def _stored(self, basis: Block, mean: np.ndarray | None) -> StoredComponents:
+    def _stored_components(self, basis: Block, mean: np.ndarray | None) -> StoredComponents:
         weight, found = self._column_weight, self.missing_
-        basis, mean = self._of_kept(basis), None if mean is None else self._of_kept(mean)
+        basis, mean = self._select_kept(basis), None if mean is None else self._select_kept(mean)
         known: dict[str, Any] = {"missing": found, "model": self._model, "marks": self._marks}
         return StoredComponents(basis=basis, mean=mean, column_weight=weight, **known)
 
@@ -120,15 +120,15 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         scores = np.asarray(real_array(X, "the scores"), np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.components_):
             raise BadInputError(f"scores of shape {scores.shape}: {len(self.components_)} columns are needed")
-        patterns = in_units_of_data(self._of_kept(self.components_.T), self._column_weight)
+        patterns = in_units_of_data(self._select_kept(self.components_.T), self._column_weight)
         rows = (scores * self._scale()) @ patterns.T
-        return self._whole(rows + self._of_kept(self.mean_) if self.centred else rows, np.nan)
+        return self._expand_columns(rows + self._select_kept(self.mean_) if self.centred else rows, np.nan)
 
-    def _of_kept(self, values: np.ndarray) -> np.ndarray:
+    def _select_kept(self, values: np.ndarray) -> np.ndarray:
         """Select the entries (d or d x k) of the columns that were kept."""
         return values if self._kept is None else values[self._kept]
 
-    def _whole(self, values: np.ndarray, others: float) -> np.ndarray:
+    def _expand_columns(self, values: np.ndarray, others: float) -> np.ndarray:
         """Numbers of the columns that were kept (d' or n x d') as those of all, with ``others`` elsewhere."""
         if self._kept is None:
             return np.ascontiguousarray(values)
@@ -168,7 +168,7 @@ def shares_of_variance(variances: np.ndarray, total: float) -> np.ndarray:
 
 
 @dataclass(eq=False, repr=False)
-class _OfRun(Components):
+class _RunEstimator(Components):
     """Base of PCA and TruncatedSVD: the run of a fit."""
 
     missing = REFUSE
@@ -217,7 +217,7 @@ class _OfRun(Components):
                 f"missing = {self.missing!r}: use one of {known}; only npmdask.top_k can also leave out columns"
             )
         gaps = self.missing != REFUSE
-        held = self._looked_at(X, first=True, least=1 + self.centred, dtype=REAL, gaps=gaps)
+        held = self._checked_input(X, first=True, least=1 + self.centred, dtype=REAL, gaps=gaps)
         if in_memory(held):
             sparse = issparse(held)
             held = held if sparse else real_array(held, "X")
@@ -229,7 +229,7 @@ class _OfRun(Components):
         n, d = (int(size) for size in shape)
         require(n > self.centred, f"X has {n} sample (n_samples = {n}): at least 2 are needed")
         self.n_features_in_ = d
-        asked = self._asked(n, d)
+        asked = self._requested_components(n, d)
         opened = open_source(held, "sparse" if sparse else "samples")
         weights = find_weights(opened, None, sample_weight, self.column_weights)
         request = Request(
@@ -247,7 +247,7 @@ class _OfRun(Components):
             warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
         found = solution.missing
         self._kept = None if found is None or len(found.kept) == d else found.kept
-        self.components_ = self._whole(solution.basis.T, 0.0)
+        self.components_ = self._expand_columns(solution.basis.T, 0.0)
         self.singular_values_, self.n_samples_, self.missing_ = solution.singular_values, n, found
         assert solution.analysed.components is not None
         self._column_weight = solution.analysed.components.column_weight
@@ -255,7 +255,7 @@ class _OfRun(Components):
         self._finish(held, solution, None if weights is None else weights.rows)
         return self
 
-    def _asked(self, n: int, d: int) -> int | float | str:
+    def _requested_components(self, n: int, d: int) -> int | float | str:
         """Return the number of components asked for, or the share of the variance."""
         asked, most = self.n_components, min(n, d)
         if asked is None:
@@ -278,7 +278,7 @@ class _OfRun(Components):
 
 
 @dataclass(eq=False, repr=False)
-class PCA(CentredComponents, _OfRun):
+class PCA(CentredComponents, _RunEstimator):
     """
     Find the principal components of rows that need not fit in memory.
 
@@ -371,7 +371,7 @@ class PCA(CentredComponents, _OfRun):
         rows = self.n_samples_ if row_weight is None else float(row_weight.sum())  # a weight is a number of rows
         k, most = len(self.singular_values_), min(rows, len(solution.basis))
         assert solution.mean is not None
-        self.mean_, self.n_components_ = self._whole(solution.mean, np.nan), k
+        self.mean_, self.n_components_ = self._expand_columns(solution.mean, np.nan), k
         self.explained_variance_ = solution.explained_variance
         self.explained_variance_ratio_ = solution.explained_variance_ratio
         share, kept = solution.explained_share, float(self.explained_variance_.sum())
@@ -379,7 +379,7 @@ class PCA(CentredComponents, _OfRun):
         self.noise_variance_ = max(total - kept, 0.0) / (most - k) if k < most else 0.0
 
 
-class TruncatedSVD(_OfRun):
+class TruncatedSVD(_RunEstimator):
     """
     Find the leading singular vectors of a matrix that need not fit in memory, without centring it.
 

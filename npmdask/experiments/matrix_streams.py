@@ -291,7 +291,7 @@ class MatrixStream:
 
 def _rows(stream: MatrixStream, number: int) -> np.ndarray:
     """Block ``number`` of a stream: kept where there is room, else drawn again."""
-    kept = _kept(stream)
+    kept = _drawn_blocks(stream)
     if number in kept:
         return kept[number]
     rows = stream.draw(generator(stream.seed, "rows", number), min(ROWS, stream.n - number * ROWS))
@@ -301,7 +301,7 @@ def _rows(stream: MatrixStream, number: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=1)
-def _kept(stream: MatrixStream) -> dict[int, np.ndarray]:
+def _drawn_blocks(stream: MatrixStream) -> dict[int, np.ndarray]:
     """The blocks of a stream that were drawn, by number."""
     return {}
 

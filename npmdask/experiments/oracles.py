@@ -117,7 +117,7 @@ def plain_oja(stream: MatrixStream, k: int, seed: int) -> PlainOja:
     return PlainOja(records=stream.n, target_rank=k, batch=math.isqrt(stream.n), rates=rates, seed=seed)
 
 
-def _asked(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> dict[str, Any]:
+def _common_options(stream: MatrixStream, k: int, budget: Budget, relation: str, seed: int) -> dict[str, Any]:
     by_index = require_by_index(relation)
     return {"records": stream.n, "target_rank": k, "seed": seed, "budget": budget, "relation": by_index}
 
@@ -168,7 +168,7 @@ def k_dp_pca_large(stream: MatrixStream, k: int, budget: Budget, relation: str, 
         rates=paper_rates(stream, k),
         fail_prob=FAIL_PROB,
         halves="disjoint",
-        **_asked(stream, k, budget, relation, seed),
+        **_common_options(stream, k, budget, relation, seed),
     )
 
 
@@ -217,7 +217,7 @@ def k_dp_ojas(stream: MatrixStream, k: int, budget: Budget, relation: str, seed:
         batch=stream.n // k // steps(stream.d),
         rates=(OJAS_RATE,) * k,
         radius=largest_image(stream),
-        **_asked(stream, k, budget, relation, seed),
+        **_common_options(stream, k, budget, relation, seed),
     )
 
 

@@ -78,9 +78,9 @@ class NodeConnections:
 
     def announced(self) -> tuple[Announcement, ...]:
         """The public facts of every node, asked again."""
-        return tuple(self._announced(which) for which in range(len(self.urls)))
+        return tuple(self._fetch_announcement(which) for which in range(len(self.urls)))
 
-    def _announced(self, which: int) -> Announcement:
+    def _fetch_announcement(self, which: int) -> Announcement:
         body = self.get(which, "/about")
         try:
             return Announcement.from_dict(json.loads(body))
@@ -89,7 +89,7 @@ class NodeConnections:
 
     def get(self, which: int, path: str, most: int = LARGEST_SENTENCE) -> bytes:
         """Get what node ``which`` serves at a path."""
-        return self._patiently(which, "GET", path, b"", most)
+        return self._request_with_retries(which, "GET", path, b"", most)
 
     def ask(self, which: int, block: Block) -> tuple[Block, int]:
         """Ask node ``which`` for this step and X (d x p); return its release, and how many bytes that was.
@@ -102,7 +102,7 @@ class NodeConnections:
             It is away for longer than ``patience``.
         """
         body, path = encode(block), f"/jobs/{self.job}/steps/{self.step}"
-        answer = self._patiently(which, "POST", path, body, encoded_size(block.shape))
+        answer = self._request_with_retries(which, "POST", path, body, encoded_size(block.shape))
         try:
             product = decode(answer, block.shape)
         except UnansweredError as error:
@@ -114,7 +114,7 @@ class NodeConnections:
         with self._lock:
             self.traffic.add(more)
 
-    def _patiently(self, which: int, method: str, path: str, body: bytes, most: int) -> bytes:
+    def _request_with_retries(self, which: int, method: str, path: str, body: bytes, most: int) -> bytes:
         """The answer, from as many attempts as ``patience`` allows for."""
         pause, first = 0.05, None
         while True:
@@ -123,11 +123,11 @@ class NodeConnections:
             except (OSError, HTTPException) as error:
                 first = first or time.monotonic()
                 if self._over.is_set() or time.monotonic() - first + pause > self.patience:
-                    raise LostError(self._lost(which, error)) from error
+                    raise LostError(self._lost_text(which, error)) from error
             self._over.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _lost(self, which: int, error: Exception) -> str:
+    def _lost_text(self, which: int, error: Exception) -> str:
         said = str(error) or type(error).__name__
         return (
             f"node {self.urls[which]} is away ({said}), for more than {self.patience:g} s: start it again and run the "
@@ -137,7 +137,7 @@ class NodeConnections:
     def _exchange(self, which: int, method: str, path: str, body: bytes, most: int) -> bytes:
         token, url = self.tokens[which], self.urls[which]
         signed = Signed(method, path, secrets.token_hex(16), hashlib.sha256(body).hexdigest())
-        connection = self._connected(url)
+        connection = self._open_connection(url)
         try:
             self._count(Traffic(bytes_sent=len(body)))
             headers = {NONCE: signed.nonce, DIGEST: signed.digest, SIGNATURE: signed.request(token)}
@@ -165,7 +165,7 @@ class NodeConnections:
             return held
         raise self._refusal(which, answer.status, held)
 
-    def _connected(self, url: str) -> HTTPConnection:
+    def _open_connection(self, url: str) -> HTTPConnection:
         parts = urlsplit(url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = kind(str(parts.hostname), parts.port, timeout=CONNECT_SECONDS)

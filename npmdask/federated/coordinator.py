@@ -111,11 +111,11 @@ class NodeSum(OnePass):
         """Nothing: all are asked at once."""
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        answers = [self._asked(node, block) for node in slabs]
+        answers = [self._ask_node(node, block) for node in slabs]
         record = ReadStats(bytes_read=sum(size for _, size in answers), chunks=len(answers))
         return Partial({"product": sum((product for product, _ in answers), np.zeros(block.shape))}, record)
 
-    def _asked(self, node: int, block: Block) -> tuple[Block, int]:
+    def _ask_node(self, node: int, block: Block) -> tuple[Block, int]:
         places = self.reader.orders[node] if self.reader.orders else None
         if places is None:
             return self.reader.link.ask(node, block)
@@ -176,7 +176,7 @@ class NodesRecipe:
         """Compute the noise level of all nodes together at the public start block."""
         summed = self.noise_stddev(first_query(problem).block)
         norm = gaussian_norm(summed / self.scale, problem.d, problem.algorithm.iteration_rank)
-        return ReleaseNoise(first=summed, later=summed, smallest=self._as_released(norm, problem.source))
+        return ReleaseNoise(first=summed, later=summed, smallest=self._released_norm(norm, problem.source))
 
     def largest(self, source: Source) -> float | None:
         """The largest value that data within the bounds of all nodes can have; None where one of them has none."""
@@ -185,9 +185,9 @@ class NodesRecipe:
             for announced, mechanism in self._pairs
         ]
         known = [value for value in each if value is not None]
-        return self._as_released(sum(known), source) if len(known) == len(each) else None
+        return self._released_norm(sum(known), source) if len(known) == len(each) else None
 
-    def _as_released(self, norm: float, source: Source) -> float:
+    def _released_norm(self, norm: float, source: Source) -> float:
         """A norm as a value: singular values of sparse data, of whose A^T A it is."""
         scaled = norm * self.scale
         return math.sqrt(scaled) if source.kind == "sparse" else scaled
@@ -318,7 +318,7 @@ class FederatedRelease(PlainRelease):
         released = super().product(query, step)
         return replace(released, seconds=0.0) if self._recipe.private else released
 
-    def _said(self) -> dict[str, Any]:
+    def _history_facts(self) -> dict[str, Any]:
         now, before = asdict(self._link.traffic), asdict(self._before)
         self._before = replace(self._link.traffic)
         return {"traffic": {name: now[name] - before[name] for name in now}}
@@ -331,7 +331,7 @@ class FederatedRelease(PlainRelease):
             return released_answer(self._problem, self._concerns, state, result, outcome, history)
         return super().answer(state, result, view, outcome, history)
 
-    def _stated(self, view: StepView) -> dict[str, Any]:
+    def _answer_facts(self, view: StepView) -> dict[str, Any]:
         return {"statement": self._recipe.statement(view.step)}
 
     def shown(self, solution: Any, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class Node:
             return encode(self._job(job, step).release(step, block, self._form))
 
     def _form(self, block: Block) -> Any:
-        return self._executor.run_pass(self._operator, block, _told_nobody, None)[0]
+        return self._executor.run_pass(self._operator, block, _report_nothing, None)[0]
 
     def _job(self, name: str, step: int) -> NodeRun:
         if name not in self._jobs:
@@ -162,7 +162,7 @@ class Node:
         return self._jobs[name]
 
 
-def _told_nobody(record: ReadStats) -> None:
+def _report_nothing(record: ReadStats) -> None:
     """Report nothing: how far a pass is would reveal the number of rows."""
 
 
@@ -209,7 +209,7 @@ class NodeRun:
         try:
             bind(problem, self._store, resources)
             self._account = Account(problem.private.privacy, problem.source, problem.mechanism, self._store)
-            self._history = [{"step": step, "digest": self._kept(step)[1]["digest"]} for step in self._steps()]
+            self._history = [{"step": step, "digest": self._stored_part(step)[1]["digest"]} for step in self._steps()]
             self._open()
         except BudgetError as error:
             self._store.close()
@@ -231,7 +231,7 @@ class NodeRun:
     def _steps(self) -> list[int]:
         return sorted(int(path.name) for path in (self._store.path / "releases").glob("[0-9]*"))
 
-    def _kept(self, step: int) -> Any:
+    def _stored_part(self, step: int) -> Any:
         return self._store.read_part(_part(step))
 
     def release(self, step: int, block: Block, form: Form) -> Block:
@@ -242,7 +242,7 @@ class NodeRun:
         UnansweredError
             It was made for another X, or it is not its turn.
         """
-        asked, kept = block_digest(block), self._kept(step)
+        asked, kept = block_digest(block), self._stored_part(step)
         if kept is not None:
             arrays, meta = kept
             if meta["asked"] != asked:

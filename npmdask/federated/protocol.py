@@ -47,7 +47,7 @@ def node_token() -> str:
         It is not set, or short enough to be guessed.
     """
     token = os.environ.get(TOKEN, "")
-    require(_hard_to_guess(token), f"the environment variable {TOKEN} must hold the token of this node: {_GOOD_TOKEN}")
+    require(_is_strong(token), f"the environment variable {TOKEN} must hold the token of this node: {_GOOD_TOKEN}")
     return token
 
 
@@ -56,7 +56,7 @@ _GOOD_TOKEN = (
 )
 
 
-def _hard_to_guess(token: str) -> bool:
+def _is_strong(token: str) -> bool:
     return len(token) >= LEAST_TOKEN and token.isascii() and token.isprintable() and " " not in token
 
 
@@ -78,7 +78,7 @@ def tokens_for(urls: Iterable[str]) -> tuple[str, ...]:
         raise BadInputError(f"the file that {TOKENS} names has no token for {missing[0]}: add a line `ADDRESS TOKEN`")
     found = {url: known[url] for url in urls}
     for url, token in found.items():
-        require(_hard_to_guess(token), f"the token for {url} in the file that {TOKENS} names must have {_GOOD_TOKEN}")
+        require(_is_strong(token), f"the token for {url} in the file that {TOKENS} names must have {_GOOD_TOKEN}")
     if len(set(found.values())) < len(found):
         raise RefusedError(
             "two nodes have the same token, so the owner of one could answer for the other: give every node its own"

@@ -42,14 +42,14 @@ def make_app(node: Node, token: str) -> FastAPI:
     @app.get("/about")
     def about(request: Request) -> Response:
         signed = _signed(request, token)
-        return _stranger() if signed is None else answered(signed, JSONResponse(node.announcement.as_dict()))
+        return _unsigned_response() if signed is None else answered(signed, JSONResponse(node.announcement.as_dict()))
 
     @app.get(NAMES)
     @app.get(ORDER)
     def names(request: Request) -> Response:
         signed = _signed(request, token)
         if signed is None:
-            return _stranger()
+            return _unsigned_response()
         said = told_of(node.problem.source.labels, signed.path)
         return answered(signed, Response(said, media_type="application/octet-stream"))
 
@@ -57,7 +57,7 @@ def make_app(node: Node, token: str) -> FastAPI:
     async def release(request: Request, job: str, step: str) -> Response:
         signed = _signed(request, token)
         if signed is None:
-            return _stranger()
+            return _unsigned_response()
         length = request.headers.get("content-length", "")
         if not length.isdecimal() or int(length) > node.most_bytes:
             wrong = f"the body must be a block of at most {node.most_bytes} bytes"
@@ -91,7 +91,7 @@ def _answer(node: Node, job: str, step: int, body: bytes) -> Response:
         return _sentence(HERE, "something is wrong at this node; what, is in its own log, for its owner")
 
 
-def _stranger() -> Response:
+def _unsigned_response() -> Response:
     return _sentence(UNKNOWN, "the request is not signed with the token of this node (its NPMDASK_NODE_TOKEN)")
 
 
@@ -131,7 +131,7 @@ def serve(
     RefusedError
         Other machines could reach the node without TLS, and ``plain_http`` does not say that this is meant.
     """
-    if tls is None and not plain_http and not _only_here(host):
+    if tls is None and not plain_http and not _is_loopback(host):
         raise RefusedError(
             f"other machines can reach this node at {host}, and without TLS its traffic can be read: give --tls-cert "
             "and --tls-key, or --plain-http if a proxy or tunnel encrypts it"
@@ -147,7 +147,7 @@ def serve(
             _log("stopped; everything that was released is kept")
 
 
-def _only_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -91,7 +91,7 @@ def open_tensor(path: Path, dataset: str | None, missing: str, spool: Path) -> T
 def tell_format(path: Path) -> str:
     """The format's name, by suffix and else by content."""
     if (place := Path(addressed(path)[0])).is_dir():
-        return _tell_folder(place)
+        return _folder_format(place)
     if (parts := parts_of(path)) and parts != [path]:
         if (found := tell_format(parts[0])) in TABLES:
             return found
@@ -115,7 +115,7 @@ def tell_format(path: Path) -> str:
     return found
 
 
-def _tell_folder(path: Path) -> str:
+def _folder_format(path: Path) -> str:
     if is_zarr(path):
         return "zarr"
     if any(path.glob("*.parquet")):

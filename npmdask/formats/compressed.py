@@ -77,7 +77,7 @@ def _sorted_range(
     first, last = rows
     buckets = max(-(-size // BUCKET_BYTES), -(-(last - first) // BUCKET_ROWS), 1)
     width = -(-(last - first) // min(buckets, MAX_BUCKETS, last - first))
-    _deal(blocks, rows, width, spool, start)
+    _distribute(blocks, rows, width, spool, start)
     for top in range(first, last, width):
         end, file = min(top + width, last), spool / str(top)
         if end <= start:
@@ -91,7 +91,7 @@ def _sorted_range(
         file.unlink()
 
 
-def _deal(blocks: Iterator[np.ndarray], rows: tuple[int, int], width: int, spool: Path, start: int) -> None:
+def _distribute(blocks: Iterator[np.ndarray], rows: tuple[int, int], width: int, spool: Path, start: int) -> None:
     """Append every entry to the file of its row range; the order of the source is kept within each."""
     with ExitStack() as stack:
         tops = range(rows[0], rows[1], width)

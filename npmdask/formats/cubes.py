@@ -156,7 +156,7 @@ def open_zarr_matrices(path: Path, dataset: str | None, missing: str, spool: Pat
 def _chunked_matrices(path: Path, array: Any, missing: str, spool: Path) -> DenseSource:
     where = f"array {array.path!r} of {path}"
     (n, d), dtype = require_square_matrices(array.shape, where), require_numbers(array.dtype, where)
-    flat = _Flat(array, missing)
+    flat = _FlattenedMatrices(array, missing)
 
     def batches(start: int) -> Iterator[np.ndarray]:
         return grid_rows(lambda: nullcontext(flat), (n, d * d), flat.pieces(dtype), dtype, spool, start)
@@ -172,7 +172,7 @@ def _chunked_matrices(path: Path, array: Any, missing: str, spool: Path) -> Dens
     )
 
 
-class _Flat:
+class _FlattenedMatrices:
     """A Zarr array n x d x d that slices like an array n x d^2, columns by whole rows of the matrices."""
 
     def __init__(self, array: Any, missing: str) -> None:
@@ -252,7 +252,7 @@ def open_zarr_tensor(path: Path, dataset: str | None, missing: str, spool: Path)
     if record is not None and dataset is None:
         if record["kind"] != "tensor":
             raise BadInputError(f"{path} is a store of kind {record['kind']!r}: {TENSOR}; name another source")
-        return _stored(
+        return _packed_source(
             open_packed_tensor(node["data"], int(record["shape"][0]), boxes_of(node["checksums"], "error")[...])
         )
     name = choose_array(path, dataset, array_shapes(dict(node.members(max_depth=None))), dimensions=3)
@@ -286,7 +286,7 @@ def _chunked_tensor(path: Path, array: Any, missing: str, spool: Path) -> Tensor
     )
 
 
-def _stored(reader: TensorReader) -> TensorSource:
+def _packed_source(reader: TensorReader) -> TensorSource:
     """Blocks of another side out of a packed store; each of those that a box meets is read for it."""
 
     @contextmanager

@@ -62,11 +62,11 @@ def require_readable(path: Path) -> None:
     A process of its own reads them first (0.15 s of a processor): in this one HDF5 would not come back to Python, which
     hears no signal meanwhile. It ends when not one object was read for PATIENCE: a slow disk takes as long as it takes.
     """
-    _walked(path.absolute(), path.stat().st_size, path.stat().st_mtime_ns)
+    _walk_metadata(path.absolute(), path.stat().st_size, path.stat().st_mtime_ns)
 
 
 @cache
-def _walked(path: Path, size: int, mtime_ns: int) -> None:
+def _walk_metadata(path: Path, size: int, mtime_ns: int) -> None:
     """Walk the metadata of a file in another process, once for each state of the file; raise where it is damaged."""
     with Popen([sys.executable, "-P", WALK, path], stdout=PIPE, stderr=DEVNULL) as walk:
         out, begun = cast(Any, walk.stdout), False
@@ -94,10 +94,10 @@ def open_hdf5(
         nodes = _nodes(file, dataset, path)
         name = choose_array(path, dataset, array_shapes(nodes), nodes=nodes)
         node = file[name]
-        turned = _turned(file, node)
-        labels = _called(file if turned == "loom" else node, *NAMES[turned]) if turned else gene_labels(file, name)
+        turned = _transposed_format(file, node)
+        labels = _axis_names(file if turned == "loom" else node, *NAMES[turned]) if turned else gene_labels(file, name)
         if isinstance(node, h5py.Dataset):
-            return replace(_dense(path, name, node, missing, spool, gaps, turned), labels=labels or _placed(node))
+            return replace(_dense(path, name, node, missing, spool, gaps, turned), labels=labels or _grid_labels(node))
         require_plain_parts(node)
         shape, count = group_shape(node, f"{name} of {path}"), len(node["data"])
         dtype, layout = require_numbers(node["data"].dtype, f"{name} of {path}"), encoding(node)
@@ -107,7 +107,7 @@ def open_hdf5(
         with h5py.File(path, "r") as opened:
             parts = [opened[name][part] for part in PARTS]
             require_whole(parts, missing)
-            yield {part: partial(exact_slice, _sought(opened[name][part], missing), path) for part in PARTS}
+            yield {part: partial(exact_slice, _checked_array(opened[name][part], missing), path) for part in PARTS}
             require_whole(parts, missing)
 
     found = compressed_source("hdf5", layout, slices, shape, dtype, count, spool, path)
@@ -119,7 +119,7 @@ TURNED = "{} stores rows as columns: the array was read as {} rows x {} columns"
 NAMES = {"MATLAB": (), "loom": ("row_attrs/Gene", "col_attrs/CellID"), "10x Genomics": ("features/name", "barcodes")}
 
 
-def _turned(file: Any, node: Any) -> str:
+def _transposed_format(file: Any, node: Any) -> str:
     """The format by which an array is stored transposed; "": none. Cells by genes, CSC of 10x Genomics is CSR."""
     if is_loom(file) and node.name.strip("/").partition("/")[0] in ("matrix", "layers"):
         return "loom"
@@ -128,7 +128,7 @@ def _turned(file: Any, node: Any) -> str:
     return "MATLAB" if "MATLAB_class" in node.attrs else ""
 
 
-def _called(node: Any, *names: str) -> Labels | None:
+def _axis_names(node: Any, *names: str) -> Labels | None:
     """The names of columns and rows, where they lie as text."""
     held = [(axis, node.get(name)) for axis, name in zip(("var", "obs"), names, strict=False)]
     axes = [(axis_of(axis, one.asstr()[...]),) if one is not None and is_text(one) else () for axis, one in held]
@@ -136,7 +136,7 @@ def _called(node: Any, *names: str) -> Labels | None:
 
 
 @dataclass(frozen=True)
-class _Turned:
+class _Transposed:
     """A dataset with rows for columns."""
 
     array: Any
@@ -146,7 +146,7 @@ class _Turned:
         return np.asarray(self.array[columns, rows]).T
 
 
-def _placed(array: Any) -> Labels | None:
+def _grid_labels(array: Any) -> Labels | None:
     """Latitude and longitude of every column of a variable of NetCDF, where they lie beside it along its dimension."""
     if len(array.shape) != 2:
         return None
@@ -201,14 +201,14 @@ def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: s
     require_whole([array], missing)
 
     def meant(node: Any) -> Any:
-        return _meant(_sought(node, missing), found, where, gaps)
+        return _decoded_array(_checked_array(node, missing), found, where, gaps)
 
     @contextmanager
     def opened() -> Iterator[Any]:
         with h5py.File(path, "r") as file:
             node = file[name]
             require_whole([node], missing)
-            yield _Turned(meant(node)) if turned else meant(node)
+            yield _Transposed(meant(node)) if turned else meant(node)
             require_whole([node], missing)
 
     def refuse() -> None:
@@ -231,7 +231,7 @@ def _dense(path: Path, name: str, array: Any, missing: str, spool: Path, gaps: s
     )
 
 
-def _meant(array: Any, found: Conventions | None, where: str, gaps: str) -> Any:
+def _decoded_array(array: Any, found: Conventions | None, where: str, gaps: str) -> Any:
     return array if found is None or found.keeps(array.dtype) else DecodedArray(array, found, where, gaps)
 
 
@@ -245,7 +245,7 @@ def whole_dataset(array: Any, *, gaps: bool | None = None) -> Any:
         return Sought(array)
     where = f"{array.name} of {array.file.filename}"
     found = _conventions(array, where)
-    return _meant(Sought(array), found if gaps or found is None else found.without_gaps(), where, "nan")
+    return _decoded_array(Sought(array), found if gaps or found is None else found.without_gaps(), where, "nan")
 
 
 def _conventions(array: Any, where: str) -> Conventions | None:
@@ -268,7 +268,7 @@ def require_whole(arrays: list[Any], missing: str) -> None:
         elif array.external:
             _require_external(array, where)
         else:
-            absent = _absent(array) if array.chunks is None else _absent_chunks(array, where)
+            absent = _absent_text(array) if array.chunks is None else _absent_chunks(array, where)
             if absent and missing != "fill":
                 raise BadInputError(
                     f"{where} was not written completely: {absent} (HDF5 would silently read them as "
@@ -277,7 +277,7 @@ def require_whole(arrays: list[Any], missing: str) -> None:
                 )
 
 
-def _absent(array: Any) -> str:
+def _absent_text(array: Any) -> str:
     """Say in words how much of a dataset in one piece has no place in the file."""
     if 0 in array.shape or array.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
         return ""
@@ -300,7 +300,7 @@ def _absent_chunks(array: Any, where: str) -> str:
     filters, end = [created.get_filter(i)[0] for i in range(created.get_nfilters())], 0
     for chunk in sorted(listed, key=lambda chunk: chunk.byte_offset):
         used = [code for i, code in enumerate(filters) if not chunk.filter_mask >> i & 1]
-        if not _may_have(chunk.size, math.prod(array.chunks) * array.dtype.itemsize, used):
+        if not _is_possible_size(chunk.size, math.prod(array.chunks) * array.dtype.itemsize, used):
             raise _damaged_index(where, chunk, f"has {chunk.size} bytes in the file, which its filters cannot give")
         if chunk.byte_offset < end:
             raise _damaged_index(where, chunk, f"begins at byte {chunk.byte_offset}, within another one")
@@ -319,7 +319,7 @@ def _absent_chunks(array: Any, where: str) -> str:
     return f"{whole - len(places)} of its {whole} chunks are not there, the first at {first}"
 
 
-def _may_have(size: int, decoded: int, filters: list[int]) -> bool:
+def _is_possible_size(size: int, decoded: int, filters: list[int]) -> bool:
     """Say whether a chunk may have ``size`` bytes; with a wrong size HDF5 reads past the chunk's end, or crashes."""
     checksum = 4 * filters.count(h5py.h5z.FILTER_FLETCHER32)
     if set(filters) <= {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}:
@@ -333,7 +333,7 @@ def _damaged_index(where: str, chunk: Any, what: str) -> BadInputError:
     )
 
 
-def _sought(array: Any, missing: str) -> Any:
+def _checked_array(array: Any, missing: str) -> Any:
     """``array``, or where nothing of it may be missing one that notices what was not found."""
     return array if missing == "fill" else Sought(array)
 
@@ -464,7 +464,7 @@ def _source_of(array: Any, source: Any, where: str) -> Iterator[Any]:
             raise BadInputError(f"{where} takes values from {source.dset_name!r} of the same file, which is not there")
         yield array.file[source.dset_name]
         return
-    found = next((p for p in _places(source.file_name, Path(array.file.filename)) if p.is_file()), None)
+    found = next((p for p in _external_paths(source.file_name, Path(array.file.filename)) if p.is_file()), None)
     gone = f"{where} takes values from {source.dset_name!r} of {source.file_name}, "
     restore = "(HDF5 would silently read fill values): restore it beside the file, then ingest again"
     if found is None:
@@ -479,7 +479,7 @@ def _source_of(array: Any, source: Any, where: str) -> Iterator[Any]:
         yield file[source.dset_name]
 
 
-def _places(name: str, near: Path) -> Iterator[Path]:
+def _external_paths(name: str, near: Path) -> Iterator[Path]:
     """Yield the places where HDF5 looks for a file that another one names, in its order."""
     for tail in dict.fromkeys((Path(name), Path(name).name if os.path.isabs(name) else Path(name))):
         if os.path.isabs(tail):

@@ -109,7 +109,7 @@ def cast_values(
         return values
     with np.errstate(over="ignore", invalid="ignore"):
         stored = values.astype(dtype)
-        lost = _not_held(values, stored) if dtype.kind in "iu" else ~np.isfinite(stored) & np.isfinite(values)
+        lost = _lossy_mask(values, stored) if dtype.kind in "iu" else ~np.isfinite(stored) & np.isfinite(values)
         if dtype.kind == "f" and rounding == "error":
             lost |= _rounded(values, stored)
     if lost.any():
@@ -123,7 +123,7 @@ def cast_values(
     return stored
 
 
-def _not_held(values: np.ndarray, stored: np.ndarray) -> np.ndarray:
+def _lossy_mask(values: np.ndarray, stored: np.ndarray) -> np.ndarray:
     """Which values are not the integers that they are stored as."""
     lost = np.asarray(stored != values)
     if values.dtype.kind in "iu":
@@ -257,7 +257,7 @@ def _fill(
     try:
         with closing(guarded(path, _blocks(source, writer, record["symmetrised"]))) as blocks:
             for place, values in blocks:
-                writer.write(cast_values(values, writer.dtype, _from([i * writer.side for i in place]), rounding))
+                writer.write(cast_values(values, writer.dtype, _offset_by([i * writer.side for i in place]), rounding))
                 if progress:
                     progress(writer.next_unit, writer.units, writer.next_unit * each)
     except BadInputError:
@@ -266,7 +266,7 @@ def _fill(
     return writer.finish(record)
 
 
-def _from(first: list[int]) -> Callable[[list[int]], tuple[int, ...]]:
+def _offset_by(first: list[int]) -> Callable[[list[int]], tuple[int, ...]]:
     return lambda at: tuple(start + n for start, n in zip(first, at, strict=True))
 
 
@@ -473,7 +473,7 @@ def ingest(
                     dense = DenseWriter(target, kind=kind, shards=shard_bytes, **common)
                 if isinstance(dense, DenseWriter) and source.rows is not None:
                     dense.on_slab = on_slab
-                source = _zeroing(source) if non_finite == "zero" else source
+                source = _zero_non_finite(source) if non_finite == "zero" else source
                 rows, print_ = _fill_dense(path, source, dense, record, progress, rounding)
     return IngestSummary(
         dest=target,
@@ -551,7 +551,7 @@ def _facts(source: FileSource) -> dict[str, Any]:
 # Writing
 
 
-def _zeroing(source: DenseSource) -> DenseSource:
+def _zero_non_finite(source: DenseSource) -> DenseSource:
     """The same source, rows that are not finite as zeros."""
 
     def batches(start: int) -> Iterator[np.ndarray]:
@@ -585,9 +585,9 @@ def _fill_dense(
                 progress(writer.next_row, source.rows, writer.next_row * wide)
     require(writer.next_row > 0, f"{path} has no rows: it has no data to analyse")
     if isinstance(writer, PackedWriter):  # it has compared every entry with its mirror image
-        return writer.next_row, writer.finish(record, _named(source))
+        return writer.next_row, writer.finish(record, _label_arrays(source))
     before = require_symmetric if writer.kind == "symmetric" else None
-    return writer.next_row, writer.finish(record, _named(source), before)
+    return writer.next_row, writer.finish(record, _label_arrays(source), before)
 
 
 def _fill_sparse(
@@ -616,10 +616,10 @@ def _fill_sparse(
                 progress(writer.next_row, source.rows, writer.entries * wide)
     if source.rows is not None and writer.next_row != source.rows:
         raise BadInputError(f"{path} ended after {writer.next_row} of {source.rows} rows: it is truncated")
-    return writer.next_row, writer.finish(record, _named(source))
+    return writer.next_row, writer.finish(record, _label_arrays(source))
 
 
-def _named(source: FileSource) -> dict[str, np.ndarray]:
+def _label_arrays(source: FileSource) -> dict[str, np.ndarray]:
     """Return the arrays that keep the names of columns, beside the data."""
     fitting = source.labels and replace(source.labels, rows=()).fitting((0, source.columns))
     return {} if not fitting else {"labels": fitting.array()}
@@ -677,10 +677,10 @@ def copy_of(file: Path, array: str | None, kind: str | None, *, gaps: bool = Fal
     asked |= {"gaps": True} if gaps else {}
     limit = parse_memory(os.environ.get(LIMIT) or None, LIMIT) or BYTES
     folder = cache_folder() / "files" / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
-    with _alone(folder):
+    with _process_lock(folder):
         seen = look_of(file)
         settled = all(time.time_ns() - part.stat().st_mtime_ns >= FRESH for part in parts_of(file))
-        if settled and _noted(folder) == {**asked, "look": seen} and (folder / DATA).is_dir():
+        if settled and _read_note(folder) == {**asked, "look": seen} and (folder / DATA).is_dir():
             yield folder / DATA
             return
         (folder / NOTE).unlink(missing_ok=True)
@@ -728,7 +728,7 @@ def copies() -> list[tuple[Path, str]]:
     for folder in (cache_folder() / "files").glob("*"):
         with suppress(FileNotFoundError):
             used = folder / USED if (folder / USED).exists() else folder
-            found.append((used.stat().st_mtime, folder, str((_noted(folder) or {}).get("path", "a file"))))
+            found.append((used.stat().st_mtime, folder, str((_read_note(folder) or {}).get("path", "a file"))))
     return [(folder, file) for _, folder, file in sorted(found)]
 
 
@@ -754,7 +754,7 @@ def sweep_copies(broom: Any) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _process_lock(folder: Path) -> Iterator[None]:
     """One process at a time makes a copy; the others wait for it, and take it."""
     while True:
         try:
@@ -784,7 +784,7 @@ def look_of(file: Path) -> list[list[Any]]:
     return [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in stats]
 
 
-def _noted(folder: Path) -> Any:
+def _read_note(folder: Path) -> Any:
     try:
         return json.loads((folder / NOTE).read_bytes())
     except (OSError, ValueError):
@@ -809,19 +809,19 @@ def open_source_at(source: str | Path, path: Path, asked: Asked) -> Source | Non
     (file, array), kind, gaps = found, asked.kind, asked.gaps
     takes_complex = array is None and (kind is None or traits_of(kind).may_be_complex)
     if takes_complex and file.suffix.lower() == ".npy" and _is_complex(file):
-        return replace(_mapped(file, kind or "samples"), path=str(source))
+        return replace(_memory_mapped(file, kind or "samples"), path=str(source))
     own = kind if kind in ("symmetric", "matrices", "tensor") else None  # which are not stored as a table is
     with copy_of(file, array, own, gaps=gaps and own is None) as store:
-        opened = _held(store, None if own is None else kind)
+        opened = _opened_copy(store, None if own is None else kind)
         fits = own is not None or kind is None or (opened.kind == "sparse") == (kind == "sparse")
-        opened = _held(store, kind) if fits else opened
+        opened = _opened_copy(store, kind) if fits else opened
     if not fits:
         with copy_of(file, array, kind, gaps=gaps and kind != "sparse") as store:
-            opened = _held(store, kind)
+            opened = _opened_copy(store, kind)
     return replace(opened, path=str(source), digests=None)
 
 
-def _held(copy: Path, kind: str | None) -> Source:
+def _opened_copy(copy: Path, kind: str | None) -> Source:
     """A copy, opened, that is in use for as long as something reads it."""
     opened = opened_as(copy, Asked(kind=kind))
     node: Any = opened.reader.group if opened.reader.layout == "csr" else opened.reader.array
@@ -838,7 +838,7 @@ def _is_complex(file: Path) -> bool:
         return False
 
 
-def _mapped(file: Path, kind: str) -> Source:
+def _memory_mapped(file: Path, kind: str) -> Source:
     """The complex rows of an .npy file, which are read where they lie: stores hold real numbers."""
     rows = np.load(file.absolute(), mmap_mode="r", allow_pickle=False)
     if rows.ndim != 2:

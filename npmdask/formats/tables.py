@@ -100,8 +100,8 @@ def is_header(fields: Sequence[str], where: str, rows: Sequence[Sequence[str]] =
     if not fields[0] and set(kinds[1:]) == {"number"} and any(row[0] for row in rows):  # above names of rows
         first = [row[0] for row in rows]
         texts = any(_kind_of(one) == "name" for one in first)
-        return texts or list(fields[1:]) == _counted(fields[1:]) or first in (_counted(first), _counted(first, 1))
-    if not names and set(kinds) == {"number"} and (why := _like_names(fields, rows)):
+        return texts or list(fields[1:]) == _numbering(fields[1:]) or first in (_numbering(first), _numbering(first, 1))
+    if not names and set(kinds) == {"number"} and (why := _name_reason(fields, rows)):
         shown = ", ".join(fields[:3])
         raise BadInputError(
             f"{where} begins with {shown}{', ...' if len(fields) > 3 else ''}, which may be names of columns or data "
@@ -110,11 +110,11 @@ def is_header(fields: Sequence[str], where: str, rows: Sequence[Sequence[str]] =
     return bool(names)
 
 
-def _counted(fields: Sequence[str], first: int = 0) -> list[str]:
+def _numbering(fields: Sequence[str], first: int = 0) -> list[str]:
     return [str(i) for i in range(first, first + len(fields))]
 
 
-def _like_names(fields: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _name_reason(fields: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Why a first line of numbers may be names, such as wavelengths, years or numbers of genes; "": it is data.
 
     Names are short and ascend or descend, mostly evenly, as an axis does; or they are whole and far from what is below
@@ -136,11 +136,11 @@ def _like_names(fields: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     symmetric = corner > 1 and bool((below[:corner, 0] == first[1 : corner + 1]).all())
     if symmetric or (corner and (below[0] == first + count * (first[1] - first[0])).all()):  # numpy.arange, folded
         return ""
-    if list(fields) == _counted(fields):
+    if list(fields) == _numbering(fields):
         return "they count"
     if 2 * sum(map(axis, below)) > len(below) or not len(below) or np.isnan(below).all(axis=0).any():
         return ""
-    if list(fields) == _counted(fields, 1) and (count > 4 or not (below[~np.isnan(below)] % 1 == 0).all()):
+    if list(fields) == _numbering(fields, 1) and (count > 4 or not (below[~np.isnan(below)] % 1 == 0).all()):
         return "they count"
     low, high = np.nanmin(below, axis=0), np.nanmax(below, axis=0)
     spread = max(first.max(), high.max()) - min(first.min(), low.min())
@@ -210,7 +210,7 @@ def open_csv(
     if named and widths == {len(fields) + 1}:  # it is of the rows only; or they have names, as R writes them
         fields = [*fields, ""] if empty else ["", *fields]
     empty = empty and widths == {len(fields)} and not (named and fields[-1])
-    every = fields if named else _counted(fields)
+    every = fields if named else _numbering(fields)
     point = "," if delimiter in ";\t" and _has_decimal_commas(rows[:FEW]) else "."
     known, numeric = every[: len(fields) - empty], [True] * len(fields)
     if choice is not None and choice.only == NUMERIC:  # as far as the sample tells: a word behind it is an error
@@ -357,12 +357,12 @@ def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource
         facts={} if parts == sorted(parts) else {"order": "numbers"},  # an ingest that began in another begins again
         labels=of_columns(names),
         notes=notes,
-        row_names=partial(_called, parts),
+        row_names=partial(_row_names, parts),
         batches=batches,
     )
 
 
-def _called(parts: Sequence[Path]) -> Axis | None:
+def _row_names(parts: Sequence[Path]) -> Axis | None:
     """Return the names of the rows of parts of Parquet, where one column of each holds them."""
     found = []
     for part in parts:

@@ -78,10 +78,10 @@ def open_zarr(
         labels = gene_labels(node, name)
     else:
         labels = Labels.of_array(boxes_of(node["labels"], "error")[...]) if "labels" in node else None
-    return replace(_chosen(path, node, name, record, missing, spool, gaps), labels=labels)
+    return replace(_open_member(path, node, name, record, missing, spool, gaps), labels=labels)
 
 
-def _chosen(
+def _open_member(
     path: Path, node: zarr.Group, name: str, record: Any, missing: str, spool: Path, gaps: str
 ) -> DenseSource | SparseSource:
     """The array ``name`` of a group; ``record``: of an npmdask store."""
@@ -90,7 +90,7 @@ def _chosen(
     stored = record is not None and name == "data" and "checksums" in node
     known = boxes_of(node["checksums"], "error")[...] if stored else None
     if known is not None and record.get("layout") == "packed":
-        return _packed(node[name], int(record["shape"][0]), known)
+        return _packed_source(node[name], int(record["shape"][0]), known)
     if known is not None:
         require_undecoded(dict(node[name].attrs), node[name].dtype, str(path), "an npmdask store")
         return dense_array(path, node[name], known, missing, spool)
@@ -102,7 +102,7 @@ def for_tensor(path: Path) -> BadInputError:
     return BadInputError(f"{path} holds a symmetric tensor of order three: pass kind='tensor' (--kind tensor)")
 
 
-def _packed(array: Any, size: int, checksums: np.ndarray) -> DenseSource:
+def _packed_source(array: Any, size: int, checksums: np.ndarray) -> DenseSource:
     """The rows of a matrix of which only the upper triangle is stored: off the diagonal a chunk is read twice."""
     reader = open_packed(array, size, checksums)
 

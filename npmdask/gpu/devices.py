@@ -319,11 +319,11 @@ class Backend:
 
     def seen_as(self, sent: Any, dtype: np.dtype) -> Any:
         """Bytes on the device as numbers of ``dtype``."""
-        return self.xp.asarray(_here(sent).view(dtype))
+        return self.xp.asarray(_as_numpy(sent).view(dtype))
 
     def download(self, *arrays: Any) -> list[np.ndarray]:
         """Copies here, when all that makes them is done; other threads issue work meanwhile."""
-        return [np.array(_here(array)) for array in arrays]
+        return [np.array(_as_numpy(array)) for array in arrays]
 
     def add_gram(self, total: Any, rows: Any) -> None:
         """``total += rows^T rows``, in the upper triangle; what is below it, no one reads."""
@@ -339,7 +339,7 @@ class Backend:
     def scattered(self, places: Any, values: Any, shape: tuple[int, int]) -> Any:
         """Zeros of ``shape`` with float64 ``values`` at ``places``, all different, of the flat array."""
         out = np.zeros(shape)
-        out.reshape(-1)[_here(places)] = _here(values)
+        out.reshape(-1)[_as_numpy(places)] = _as_numpy(values)
         return self.xp.asarray(out)
 
     def pairs(self, matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -387,7 +387,7 @@ class Backend:
             self._kept[key] = value
 
 
-def _here(array: Any) -> np.ndarray:
+def _as_numpy(array: Any) -> np.ndarray:
     """An array of a library of the processor, as NumPy's."""
     return np.asarray(array if isinstance(array, np.ndarray | np.generic) else np.from_dlpack(array))
 
@@ -422,7 +422,7 @@ class StreamSlot(Slot):
         self._sent, self._read = events
         self.done()
 
-    def _copied(self, values: np.ndarray) -> Any:
+    def _copy_to_device(self, values: np.ndarray) -> Any:
         """A copy of ``values`` on the device, as soon as the copying stream has come to it."""
         raise NotImplementedError
 
@@ -430,7 +430,7 @@ class StreamSlot(Slot):
         self._read.synchronize()
 
     def send(self, values: np.ndarray) -> Any:
-        array = self._copied(values)
+        array = self._copy_to_device(values)
         self._sent.record(self.backend.copying)
         self.backend.compute.wait_event(self._sent)
         return array
@@ -507,9 +507,9 @@ class Cupy(Backend):
             made = self.compute.record()
         made.synchronize()
         with self.cupy.cuda.Stream(non_blocking=True) as own, self._staging() as host:
-            return [self._fetched(array, own, host) for array in arrays]
+            return [self._fetch_pinned(array, own, host) for array in arrays]
 
-    def _fetched(self, array: Any, own: Any, host: np.ndarray) -> np.ndarray:
+    def _fetch_pinned(self, array: Any, own: Any, host: np.ndarray) -> np.ndarray:
         """By way of pinned memory: seven times as fast as without."""
         out = np.empty(array.shape, array.dtype)
         there, here = self.cupy.ascontiguousarray(array).reshape(-1).view(np.uint8), out.reshape(-1).view(np.uint8)
@@ -564,7 +564,7 @@ class CupySlot(StreamSlot):
         backend.compute.synchronize()
         self._begin(cupy.cuda.Event(disable_timing=True) for _ in range(2))
 
-    def _copied(self, values: np.ndarray) -> Any:
+    def _copy_to_device(self, values: np.ndarray) -> Any:
         array = self.there[: values.nbytes].view(values.dtype).reshape(values.shape)
         array.set(values, stream=self.backend.copying)
         return array
@@ -630,9 +630,9 @@ class Torch(Backend):
         made.synchronize()
         own = self.torch.cuda.Stream()
         with self.torch.cuda.stream(own), self._staging() as host:
-            return [self._fetched(array, own, host) for array in arrays]
+            return [self._fetch_pinned(array, own, host) for array in arrays]
 
-    def _fetched(self, array: Any, own: Any, host: np.ndarray) -> np.ndarray:
+    def _fetch_pinned(self, array: Any, own: Any, host: np.ndarray) -> np.ndarray:
         """By way of pinned memory: seven times as fast as without."""
         held = self.torch.from_numpy(host)
         there = array.contiguous().reshape(-1).view(self.torch.uint8)
@@ -670,7 +670,7 @@ class TorchSlot(StreamSlot):
         backend.compute.synchronize()
         self._begin(torch.cuda.Event() for _ in range(2))
 
-    def _copied(self, values: np.ndarray) -> Any:
+    def _copy_to_device(self, values: np.ndarray) -> Any:
         torch = self.backend.torch
         host = torch.from_numpy(values)
         array = self.there[: values.nbytes].view(host.dtype).reshape(values.shape)

@@ -268,7 +268,7 @@ class Strip:
 
 
 @dataclass
-class _Kept:
+class _ResidentRun:
     """A run whose rows stay on the device, with what its first reading found."""
 
     strips: list[Strip]
@@ -363,7 +363,7 @@ class _Filling:
         self._slot: Slot | None = None
         self._rows, self.filled, self._first, self._given = np.empty(self._shape[:1]), 0, 0, False
 
-    def _begin(self) -> None:
+    def _take_slot(self) -> None:
         self._slot = next(self._slots)
         self._slot.wait()
         self._rows = self._slot.host[: self._op.slot_bytes].view(self._op.dtype).reshape(self._shape)
@@ -371,14 +371,14 @@ class _Filling:
     def room(self, count: int) -> np.ndarray:
         """Return free rows of the strip to read into, at most ``count``; taken as they are then."""
         if self._slot is None:
-            self._begin()
+            self._take_slot()
         self._given = True
         return self._rows[self.filled : min(self.filled + count, self._shape[0])]
 
     def take(self, tile: Tile, numbers: slice, start: int) -> int:
         """Take rows of a tile from the one of number ``start`` on; how many."""
         if self._slot is None:
-            self._begin()
+            self._take_slot()
         if not self.filled:
             self._first = start
         count = min(self._shape[0] - self.filled, numbers.stop - start)
@@ -503,12 +503,12 @@ class _MatrixSums:
                     gram[:, panel] -= root[:, None] * root[None, panel]
                 image = image - (self._count * away)[:, None] * xp.matmul(away, self._there[:, :-1])[None, :]
                 mean = away if self._shift is None else self._shift + away
-            made = (mean, self._packed(gram), image)
+            made = (mean, self._upper_blocks(gram), image)
         sums = {"count": np.array([self._count]), "bound": np.array([self._bound if self.exact else math.inf])}
         sums |= dict(zip(("mean", "gram", "image"), backend.download(*made), strict=True))
         return sums | {"met": (sums["mean"] - (0.0 if about_origin else of.origin)) @ self._seen}
 
-    def _packed(self, gram: Any) -> Any:
+    def _upper_blocks(self, gram: Any) -> Any:
         """The blocks of the upper triangle, those on the diagonal symmetric to the last bit."""
         xp, blocks = self._backend.xp, self._of.blocks
         out = self._backend.zeros(blocks.shape)
@@ -572,7 +572,7 @@ def _product(op: OnDevice, slabs: range, seen: np.ndarray) -> Partial | None:
         there, product = backend.upload(seen), backend.zeros(seen.shape)
         shift = None if op.sparse or view.shift is None else backend.upload(view.shift.astype(seen.dtype))
     record, fragments = ReadStats(), list[Fragment]()
-    for strip in _kept_or_read(op, slabs, record, fragments):
+    for strip in _resident_or_read(op, slabs, record, fragments):
         with backend.computing():
             rows = xp.astype(strip.rows(), there.dtype)
             if shift is not None:
@@ -593,10 +593,10 @@ def _product(op: OnDevice, slabs: range, seen: np.ndarray) -> Partial | None:
     return None if low < SMALLEST else Partial({"product": found}, record, fragments)
 
 
-def _kept_or_read(op: OnDevice, slabs: range, record: ReadStats, fragments: list[Fragment]) -> Iterator[Strip]:
+def _resident_or_read(op: OnDevice, slabs: range, record: ReadStats, fragments: list[Fragment]) -> Iterator[Strip]:
     """The rows of some slabs as they stayed on the device, or as they are read; then they stay if they fit."""
     backend, key = op.device.backend, (op.token, slabs.start, slabs.stop)
-    kept: _Kept | None = None if op.token is None else backend.kept(key)
+    kept: _ResidentRun | None = None if op.token is None else backend.kept(key)
     if kept is not None:
         record.checksums |= kept.record.checksums
         fragments += kept.fragments
@@ -618,7 +618,7 @@ def _kept_or_read(op: OnDevice, slabs: range, record: ReadStats, fragments: list
             backend.release(nbytes)
             nbytes = 0
     if stays:
-        backend.keep(key, _Kept(staying, record, fragments))
+        backend.keep(key, _ResidentRun(staying, record, fragments))
 
 
 # Means and deviations
@@ -630,7 +630,7 @@ def _moments_partial(op: OnDevice, slabs: range, block: Block) -> Partial:
     with backend.computing():
         mean, spread, count = backend.zeros((of.block_rows,)), backend.zeros((of.block_rows,)), 0.0
     record = ReadStats()
-    for strip in _kept_or_read(op, slabs, record, []):
+    for strip in _resident_or_read(op, slabs, record, []):
         own = np.ones(len(strip)) if weights is None else weights[strip.numbers]
         here = float(own.sum())
         with backend.computing():

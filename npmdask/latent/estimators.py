@@ -20,7 +20,7 @@ from npmdask.latent.fit import GaussianMixture, IndependentComponents, fit_indep
 
 
 @dataclass(eq=False, repr=False)
-class _OfSamples(Estimator):
+class _SampleEstimator(Estimator):
     """The parameters of both, and ``fit``."""
 
     _fit: ClassVar[Callable[..., Any]]
@@ -70,7 +70,7 @@ class _OfSamples(Estimator):
 
     def _of_rows(self, X: Any, answer: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Apply the model to rows, which are read some at a time where they are not in memory."""
-        self._fitted()
+        self._fitted_model()
         held = self._dense(X, first=False)
         if not in_memory(held):
             return np.concatenate([answer(rows) for rows in self._in_batches(held)])
@@ -78,7 +78,7 @@ class _OfSamples(Estimator):
         return answer(held.astype(np.float64, copy=False))
 
     def _dense(self, X: Any, **how: Any) -> Any:
-        held = self._looked_at(X, **how)
+        held = self._checked_input(X, **how)
         if issparse(held):
             raise BadInputError(
                 "the rows are a sparse matrix, but dense rows are needed: give X.toarray(), if it fits into memory"
@@ -86,7 +86,7 @@ class _OfSamples(Estimator):
         return real_array(held, "the rows") if in_memory(held) else held
 
 
-class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
+class Mixture(*DENSITY, _SampleEstimator):  # type: ignore[misc]
     """
     Fit a mixture of spherical Gaussians by its moments and steps of EM, in a few passes whatever the number of rows.
 
@@ -134,18 +134,18 @@ class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
     @property
     def means_(self) -> Block:
         """Means of the components, k x d."""
-        return np.ascontiguousarray(self._fitted().means.T)
+        return np.ascontiguousarray(self._fitted_model().means.T)
 
     @property
     def weights_(self) -> np.ndarray:
         """Weights of the components, k numbers of sum 1."""
-        weights: np.ndarray = self._fitted().weights
+        weights: np.ndarray = self._fitted_model().weights
         return weights / weights.sum()
 
     @property
     def variances_(self) -> np.ndarray:
         """Variances of an entry, of each component (k); all the same where ``refine`` is 0."""
-        return self._fitted().variances
+        return self._fitted_model().variances
 
     def predict_proba(self, X: Any) -> Block:
         """
@@ -161,7 +161,7 @@ class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
         numpy.ndarray, shape (n, k)
             Probabilities; each row sums to 1.
         """
-        return self._of_rows(X, self._fitted().responsibilities)
+        return self._of_rows(X, self._fitted_model().responsibilities)
 
     def predict(self, X: Any) -> np.ndarray:
         """
@@ -195,10 +195,10 @@ class Mixture(*DENSITY, _OfSamples):  # type: ignore[misc]
         float
             Larger is better.
         """
-        return float(self._of_rows(X, self._fitted().log_densities).mean())
+        return float(self._of_rows(X, self._fitted_model().log_densities).mean())
 
 
-class ICA(*TRANSFORMER, _OfSamples):  # type: ignore[misc]
+class ICA(*TRANSFORMER, _SampleEstimator):  # type: ignore[misc]
     """
     Find independent components by the tensor power method on fourth cumulants and some steps of FastICA, in passes.
 
@@ -250,12 +250,12 @@ class ICA(*TRANSFORMER, _OfSamples):  # type: ignore[misc]
     @property
     def mixing_(self) -> Block:
         """Return the matrix that mixes the sources into a row, d x k."""
-        return self._fitted().mixing
+        return self._fitted_model().mixing
 
     @property
     def components_(self) -> Block:
         """Return the matrix that unmixes a row into its sources, k x d."""
-        return np.ascontiguousarray(self._fitted().unmixing.T)
+        return np.ascontiguousarray(self._fitted_model().unmixing.T)
 
     def transform(self, X: Any) -> Block:
         """
@@ -271,4 +271,4 @@ class ICA(*TRANSFORMER, _OfSamples):  # type: ignore[misc]
         numpy.ndarray, shape (n, k)
             Sources of variance 1, up to sign.
         """
-        return self._of_rows(X, self._fitted().sources)
+        return self._of_rows(X, self._fitted_model().sources)

@@ -65,7 +65,7 @@ def skipped(method: str, reason: str) -> dict[str, Any]:
     return {"method": method, "passes": 0, "settled": False, "reason": reason}
 
 
-def _too_narrow(model: SphericalGaussians, mean: np.ndarray) -> str:
+def _narrow_reason(model: SphericalGaussians, mean: np.ndarray) -> str:
     """Return a sentence where components are points beside the distances between them; empty where they are not."""
     farthest = np.square(model.means - mean[:, None]).sum(axis=0).max()
     narrow = not float(model.variances.min()) > POINTS * farthest
@@ -94,7 +94,7 @@ def _refine_mixture(
     rows, offset = job.source.shape[0], mean[:, None]
     floor = NARROWEST * float(tried[0].variances.mean())
     models = [_shifted(model, -offset) for model in tried]
-    found = _expect(job, mean, models, 1, most)
+    found = _expectation_pass(job, mean, models, 1, most)
     first = max(range(len(models)), key=lambda i: found[i].log_likelihood)
     start, here = models[first], found[first]
     before, held, passes, steps = here.log_likelihood, start, 1, Steps()
@@ -105,7 +105,7 @@ def _refine_mixture(
         if steps.left <= SETTLED or passes == most:
             break
         passes += 1
-        (there,) = _expect(job, mean, [model], passes, most)
+        (there,) = _expectation_pass(job, mean, [model], passes, most)
         if there.log_likelihood < here.log_likelihood - ROUNDING * max(abs(here.log_likelihood), rows):
             model, after = held, here.log_likelihood
             break
@@ -150,7 +150,7 @@ def _shifted(model: SphericalGaussians, offset: np.ndarray) -> SphericalGaussian
     return SphericalGaussians(means=model.means + offset, weights=model.weights, variances=model.variances)
 
 
-def _expect(
+def _expectation_pass(
     job: Stages, mean: np.ndarray, models: Sequence[SphericalGaussians], number: int, most: int
 ) -> list[Expectation]:
     """One pass: the expectations of models whose means are about ``mean``."""
@@ -463,7 +463,7 @@ def _solved_mixture(job: Stages, mean: np.ndarray, request: SampleRequest) -> tu
             f"{k} components in {d} dimensions (n_features = {d}): the common variance is measured in directions in "
             "which no two means differ, so there must be fewer components than columns"
         )
-    spread = _spread(job, mean, k)
+    spread = _measure_spread(job, mean, k)
     variance = float(spread[d, 0])
     pairs = job.leading_rows("whitening", k, PAIRS_TOL, center=False)
     white = whiten(pairs.values - variance, pairs.basis, k)
@@ -483,7 +483,7 @@ def _solved_mixture(job: Stages, mean: np.ndarray, request: SampleRequest) -> tu
     arrays = {"means": recovered.components[:, order], "weights": recovered.weights[order]}
     if request.refine:
         tried = starts(arrays["means"], arrays["weights"], variance, spread[:d, 0])
-        reason = _not_refined(found, facts["weights_sum"]) or _too_narrow(tried[0], mean)
+        reason = _unrefined_reason(found, facts["weights_sum"]) or _narrow_reason(tried[0], mean)
         if reason:
             facts["refinement"] = skipped("EM", reason)
         else:
@@ -495,7 +495,7 @@ def _solved_mixture(job: Stages, mean: np.ndarray, request: SampleRequest) -> tu
     return arrays, {"variance": variance, "facts": facts}
 
 
-def _not_refined(found: Decomposed, total: float) -> str:
+def _unrefined_reason(found: Decomposed, total: float) -> str:
     """Why the moments are no place to start from, in a sentence; empty where they are."""
     asked, kept = len(found.solution.values), len(found.kept)
     if not found.solution.outcome.converged:
@@ -510,7 +510,7 @@ def _not_refined(found: Decomposed, total: float) -> str:
     return ""
 
 
-def _spread(job: Stages, mean: np.ndarray, k: int) -> np.ndarray:
+def _measure_spread(job: Stages, mean: np.ndarray, k: int) -> np.ndarray:
     """(d + 1) x 1: M1 and sigma^2, measured across the k - 1 directions in which k means can differ."""
     differ: Block = np.zeros((len(mean), 0))
     if k > 1:

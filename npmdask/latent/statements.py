@@ -75,7 +75,7 @@ def of_independent(kurtoses: np.ndarray, mixing: Block, n: int, *, asked: int) -
     numbers: dict[str, Any] = {"sines": sines.tolist(), "told": told.tolist()}
     if not told.any():
         return Assurance(
-            f"The result is not reliable: in {n:,} rows {_none(len(kurtosis))} differs enough from a normal "
+            f"The result is not reliable: in {n:,} rows {_none_text(len(kurtosis))} differs enough from a normal "
             "distribution to be distinguished from noise. Use more rows or fewer components.",
             numbers,
         )
@@ -109,7 +109,7 @@ def _sines(kurtosis: np.ndarray, norms: np.ndarray, n: int) -> np.ndarray:
     return np.minimum(LIKELY * np.sqrt((contrast + 1) / n * np.maximum(others, 1.0)), 1.0)
 
 
-def _none(count: int) -> str:
+def _none_text(count: int) -> str:
     return "not even the one component" if count == 1 else f"none of the {count} components"
 
 

@@ -107,33 +107,33 @@ def build_moments(
     marked = identity | carried(opened.mark)
     asked.require_possible()
     with locked(target):
-        shutil.rmtree(_aside(place), ignore_errors=True)  # of a clearing that a kill ended
+        shutil.rmtree(_done_path(place), ignore_errors=True)  # of a clearing that a kill ended
         writer = TensorWriter(target, size=d, dtype=np.dtype(np.float64), side=block, identity=marked)
         with RunStore(place) as held:
-            _forget_others(held, writer.identity)
+            _drop_other_sums(held, writer.identity)
 
             def collect(name: str, operator: Operator) -> np.ndarray:
                 with Session(held, asked, observer or Observer()) as session:
                     return session.gather(name, opened, operator, np.zeros((operator.block_rows, 1)))
 
             made = _maker(opened, writer.side, alpha0, half_length, center, collect)
-            passes = _write(writer, made, collect, held, _allowed(asked))
-        _clear(place)  # first: what is published is finished, whatever comes after
+            passes = _write(writer, made, collect, held, _allowed_bytes(asked))
+        _remove_passes(place)  # first: what is published is finished, whatever comes after
         printed = writer.finish(identity)
     return Built(dest=target, side=d, block=writer.side, passes=passes, fingerprint=printed)
 
 
-def _clear(place: Path) -> None:
+def _remove_passes(place: Path) -> None:
     """Take the folder of the passes away: all of it, for the process that comes after a kill."""
-    place.rename(_aside(place))
-    shutil.rmtree(_aside(place), ignore_errors=True)
+    place.rename(_done_path(place))
+    shutil.rmtree(_done_path(place), ignore_errors=True)
 
 
-def _aside(place: Path) -> Path:
+def _done_path(place: Path) -> Path:
     return place.with_name(place.name + ".done")
 
 
-def _forget_others(held: RunStore, identity: dict[str, Any]) -> None:
+def _drop_other_sums(held: RunStore, identity: dict[str, Any]) -> None:
     """Drop sums of other moments that were gathered under this name and not written."""
     found = held.read_part(ASKED)
     if found is not None and found[1] == identity:
@@ -191,7 +191,7 @@ def _maker(
     return lambda units: SampleBlocks(reader=reader, view=View(shift=mean), side=side, wanted=units)
 
 
-def _allowed(resources: Resources) -> int:
+def _allowed_bytes(resources: Resources) -> int:
     """Bytes for the sums of one pass."""
     if resources.memory is None:
         return SUMS_BYTES

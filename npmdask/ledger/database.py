@@ -70,7 +70,7 @@ class Database:
         RefusedError
             The database cannot be reached, is locked, damaged or of another version: nothing is recorded.
         """
-        with self._refusing():
+        with self._reporting_errors():
             if make and not self.exists():
                 self.make()
             with self._transaction(write=True, make=make) as connection:
@@ -79,7 +79,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Book]:
         """The book at one instant."""
-        with self._refusing(), self._transaction(write=False, make=False) as connection:
+        with self._reporting_errors(), self._transaction(write=False, make=False) as connection:
             yield open_book(connection, self.where, lock=False)
 
     @contextmanager
@@ -97,7 +97,7 @@ class Database:
                 connection.commit()
 
     @contextmanager
-    def _refusing(self) -> Iterator[None]:
+    def _reporting_errors(self) -> Iterator[None]:
         try:
             yield
         except sa.exc.SQLAlchemyError as error:

@@ -126,11 +126,11 @@ def _sparse_images(reader: CsrReader, block: np.ndarray) -> Iterator[np.ndarray]
         if isinstance(piece, Fragment):
             cut.append(piece)
         else:
-            yield _times(piece, block)
-    yield _times(cut_rows(reader, cut), block)
+            yield _rows_times(piece, block)
+    yield _rows_times(cut_rows(reader, cut), block)
 
 
-def _times(rows: csr_matrix, block: np.ndarray) -> np.ndarray:
+def _rows_times(rows: csr_matrix, block: np.ndarray) -> np.ndarray:
     return np.asarray(rows.astype(np.float64) @ block)
 
 

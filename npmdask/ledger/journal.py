@@ -166,22 +166,22 @@ class Book:
             METADATA.create_all(self._connection)
             self._connection.execute(sa.update(LEDGER).values(version=VERSION))
             self._version = VERSION
-        if self._packed(data) is None:
+        if self._packed_sketch(data) is None:
             self._connection.execute(sa.insert(SKETCHES).values(data=data, sketch=packed))
-        return self._vouch(packed)
+        return self._sketch_mac(packed)
 
     def sketch(self, data: str, vouched: str) -> bytes:
         """The sketch of ``data``; RefusedError if it is not the one that the chain vouches for."""
-        packed = self._packed(data)
-        self.require(packed is not None and self._vouch(packed) == vouched, "the sketch of a data set was changed")
+        packed = self._packed_sketch(data)
+        self.require(packed is not None and self._sketch_mac(packed) == vouched, "the sketch of a data set was changed")
         assert packed is not None
         return packed
 
-    def _packed(self, data: str) -> bytes | None:
+    def _packed_sketch(self, data: str) -> bytes | None:
         found = self._connection.execute(sa.select(SKETCHES.c.sketch).where(SKETCHES.c.data == data)).scalar()
         return None if found is None else bytes(found)
 
-    def _vouch(self, packed: bytes) -> str:
+    def _sketch_mac(self, packed: bytes) -> str:
         return keyed(self._key, "people", packed.hex())
 
     def require(self, holds: bool, what: str) -> None:

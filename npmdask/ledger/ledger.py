@@ -65,7 +65,7 @@ def remaining_epsilon(spent: Charge, budget: Budget) -> float:
 
     if budget.delta == 0:
         return _largest(lambda epsilon: fits(Charge(epsilon=epsilon)), budget.epsilon) * (1 - ROUNDING)
-    square = _largest(lambda mu2: fits(Charge(mu_squared=mu2)), _enough(budget))
+    square = _largest(lambda mu2: fits(Charge(mu_squared=mu2)), _exceeding_mu_squared(budget))
     return Charge(mu_squared=square).epsilon_at(budget.delta) * (1 - ROUNDING) if square > 0 else 0.0
 
 
@@ -80,19 +80,19 @@ def askable_epsilon(spent: Charge, budget: Budget) -> float:
         return 0.0
     for digits in range(1, DIGITS + 1):
         figure = float(f"{exact:.{digits}g}")
-        if abs(figure - exact) <= 4 * ROUNDING * exact and (spent + _asked(figure, budget.delta)).within(budget):
+        if abs(figure - exact) <= 4 * ROUNDING * exact and (spent + _charge_of(figure, budget.delta)).within(budget):
             return figure
     return float(Context(prec=SHOWN, rounding=ROUND_FLOOR).create_decimal_from_float(exact))
 
 
-def _asked(epsilon: float, delta: float) -> Charge:
+def _charge_of(epsilon: float, delta: float) -> Charge:
     """Return what a run reserves that asks for so much: Gaussian releases, or Laplace noise where delta is 0."""
     if delta == 0:
         return Charge(epsilon=epsilon)
     return gaussian_charge(gaussian_multiplier(Budget(epsilon, delta), 1), 1)
 
 
-def _enough(budget: Budget) -> float:
+def _exceeding_mu_squared(budget: Budget) -> float:
     """A mu^2 that is more than ``budget`` allows."""
     square = 1.0
     while Charge(mu_squared=square).within(budget):
@@ -212,7 +212,7 @@ def _names_in(book: Book) -> list[str]:
     return list(dict.fromkeys(entry.dataset for entry in book.entries(kind="grant")))
 
 
-def _grant_in(book: Book, dataset: str) -> Grant | None:
+def _current_grant(book: Book, dataset: str) -> Grant | None:
     """The grant that holds now."""
     entry = book.last(dataset=dataset, kind="grant")
     return None if entry is None else _grant_of(entry)
@@ -224,7 +224,7 @@ def _grant_of(entry: LedgerEntry) -> Grant:
 
 def _require_grant(book: Book, dataset: str) -> Grant:
     """The same, or a refusal."""
-    grant = _grant_in(book, dataset)
+    grant = _current_grant(book, dataset)
     if grant is None:
         raise BudgetError(text.no_grant(dataset))
     return grant
@@ -330,7 +330,7 @@ class Ledger:
             _require_ledger_name("reason", other_people)
         with self._database.writing(make=True) as book:
             new = Grant(relation=relation, budget=budget, data=book.mark(fingerprint))
-            old = _grant_in(book, dataset)
+            old = _current_grant(book, dataset)
             _require_one_name(book, dataset, new)
             new = _with_people(book, dataset, new, people, other_people)
             if old is not None:
@@ -342,7 +342,7 @@ class Ledger:
     def people_key(self, fingerprint: str) -> bytes | None:
         """The secret key of sketches; None where the sketch of these data is in the ledger already."""
         with self._database.writing(make=True) as book:
-            known = _known_people(book, book.mark(fingerprint))
+            known = _grant_with_sketch(book, book.mark(fingerprint))
             return None if known else book.people_key
 
     def small_overlaps(self, dataset: str) -> list[str]:
@@ -484,10 +484,10 @@ class Ledger:
         BudgetError
             It is another one, or an older copy.
         """
-        if mark is not None and "head" in mark and not self._holds(mark.get("entries"), mark["head"]):
+        if mark is not None and "head" in mark and not self._has_entry(mark.get("entries"), mark["head"]):
             raise BudgetError(text.other_ledger(mark, self.where))
 
-    def _holds(self, number: Any, digest: Any) -> bool:
+    def _has_entry(self, number: Any, digest: Any) -> bool:
         if not self._database.exists():
             return False
         with self._database.reading() as book:
@@ -501,7 +501,7 @@ class Ledger:
         RefusedError
             It is older, or another one.
         """
-        if not self._holds(entries, head):
+        if not self._has_entry(entries, head):
             raise RefusedError(text.older_than_run(self.where, entries, self.head()[0]))
 
     def status(self, dataset: str) -> Status:
@@ -553,7 +553,7 @@ def _require_one_name(book: Book, dataset: str, new: Grant) -> None:
             raise BudgetError(text.known_as(entry.dataset, dataset))
 
 
-def _known_people(book: Book, data: str) -> Grant | None:
+def _grant_with_sketch(book: Book, data: str) -> Grant | None:
     """The newest grant for the same data that has a sketch."""
     grants = [_grant_of(entry) for entry in book.entries(kind="grant")]
     return next((grant for grant in reversed(grants) if grant.data == data and grant.people), None)
@@ -572,7 +572,7 @@ def _overlaps(book: Book, dataset: str, people: Sketch) -> dict[str, list[Overla
 
 def _with_people(book: Book, dataset: str, new: Grant, people: Sketch | None, other_people: str | None) -> Grant:
     """The grant with what vouches for its sketch, if the people in it have no other budget: BudgetError."""
-    known = _known_people(book, new.data)  # which is of this data set: data have one name
+    known = _grant_with_sketch(book, new.data)  # which is of this data set: data have one name
     if known is not None:
         return replace(new, people=known.people, other_people=known.other_people)
     if people is None:

@@ -108,7 +108,7 @@ def same_people(name: str, wanted: str, share: float, few: int | None) -> str:
         f"these data and {name!r}, which has a budget, have about {100 * share:.0f} % of their records in common (of "
         f"the different records of the smaller one): under a second name ({wanted!r}) the same people would be paid "
         f"for twice. Grant it as {name!r} with --data-changed, which keeps what is spent; or, if these are other "
-        f"people all the same, say why with --other-people REASON, which the ledger keeps.{_by_chance(few)}"
+        f"people all the same, say why with --other-people REASON, which the ledger keeps.{_chance_text(few)}"
     )
 
 
@@ -118,7 +118,7 @@ def some_people(name: str, wanted: str, share: float, resolution: float, few: in
         f"these data and {name!r}, which has a budget, have about {_percent(share)} of their records in common (of the "
         f"different records of the smaller one{seen}). It is granted, but for the people in both, what is released "
         f"under {name!r} and under {wanted!r} adds up: leave them out of one of the two, or count on it."
-        f"{_by_chance(few)}"
+        f"{_chance_text(few)}"
     )
 
 
@@ -131,7 +131,7 @@ def hardly_compared(name: str, wanted: str, compared: int, resolution: float) ->
     )
 
 
-def _by_chance(few: int | None) -> str:
+def _chance_text(few: int | None) -> str:
     return f" There are only {few} different records here, which other people may well share by chance." if few else ""
 
 

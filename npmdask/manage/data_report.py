@@ -659,13 +659,13 @@ def presentation_sections(run: RunStore) -> list[Section]:
     found = []
     if "basis" in arrays:
         names = _names_of_columns(None if labels is None else Labels.of_bundle(*labels), len(arrays["basis"]))
-        found.append(_turned(arrays, meta, names))
+        found.append(_rotation_section(arrays, meta, names))
     if "bootstrap" in meta["facts"]:
         found.append(_bootstrap(meta["facts"]["bootstrap"]))
     return found
 
 
-def _turned(arrays: dict[str, np.ndarray], meta: dict[str, Any], names: list[str]) -> Section:
+def _rotation_section(arrays: dict[str, np.ndarray], meta: dict[str, Any], names: list[str]) -> Section:
     asked, facts = meta["asked"], meta["facts"]
     method, onto = asked.get("rotate"), asked.get("align_to")
     title = {None: "Aligned components", "procrustes": "Aligned components"}.get(method, f"Components after {method}")

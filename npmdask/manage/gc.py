@@ -77,9 +77,9 @@ def sweep(folder: str | Path, rule: Retention, *, dry: bool = False) -> GcReport
         The folder is / or holds a home.
     """
     root = _require_modest(local_path(folder, "the folder of the runs"))
-    broom = _Broom(rule, dry)
+    broom = _Collector(rule, dry)
     stores = stores_below(root)
-    kept = _newest(stores, rule.keep)
+    kept = _newest_finished(stores, rule.keep)
     for store in stores:
         if store not in kept:
             broom.visit(store)
@@ -96,7 +96,7 @@ def sweep_cache(*, dry: bool = False) -> GcReport:
 
     ``dry``: only list them. A copy of a run in a bucket stays while it holds what was not carried there.
     """
-    broom = _Broom(Retention(seconds=0), dry)
+    broom = _Collector(Retention(seconds=0), dry)
     for key in features.keys("caches"):
         features.found("caches", key)(broom)
     return GcReport(gone=tuple(broom.gone), left=tuple(broom.left))
@@ -109,22 +109,22 @@ def _require_modest(folder: Path) -> Path:
     return root
 
 
-def _newest(stores: list[Path], keep: int) -> set[Path]:
+def _newest_finished(stores: list[Path], keep: int) -> set[Path]:
     """The newest ``keep`` finished runs of each folder."""
     kept: set[Path] = set()
     for parent in {store.parent for store in stores} if keep else ():
-        finished = [store for store in stores if store.parent == parent and _keeps(store) == "answer"]
-        kept |= set(sorted(finished, key=_ended, reverse=True)[:keep])
+        finished = [store for store in stores if store.parent == parent and _keep_rule(store) == "answer"]
+        kept |= set(sorted(finished, key=_end_time, reverse=True)[:keep])
     return kept
 
 
-def _ended(store: Path) -> float:
+def _end_time(store: Path) -> float:
     """Return the time of the last commit or, without one, of the last change."""
     size = size_of(store)
     return size.committed or size.changed
 
 
-def _keeps(store: Path) -> Keeps:
+def _keep_rule(store: Path) -> Keeps:
     """Look up what must be kept of a run, as its kind says; of a damaged one, everything."""
     try:
         run = RunStore(store)
@@ -134,7 +134,7 @@ def _keeps(store: Path) -> Keeps:
         return "everything"
 
 
-class _Broom:
+class _Collector:
     """Visits stores and collects what to delete."""
 
     def __init__(self, rule: Retention, dry: bool) -> None:
@@ -144,7 +144,7 @@ class _Broom:
 
     def visit(self, store: Path) -> None:
         """Collect what may be deleted of one run."""
-        if time.time() - _ended(store) < self.rule.seconds:
+        if time.time() - _end_time(store) < self.rule.seconds:
             return
         work = self._plan(store)
         if work is None:
@@ -158,28 +158,28 @@ class _Broom:
             return
         try:
             with RunStore(store).open(take_over=False):
-                if time.time() - _ended(store) >= self.rule.seconds:  # it may have been gone on with meanwhile
+                if time.time() - _end_time(store) >= self.rule.seconds:  # it may have been gone on with meanwhile
                     work(store)
         except NpmdaskError as error:
             self.left.append(str(error))
 
     def _plan(self, store: Path) -> Callable[[Path], None] | None:
         """Return the function that cleans up a store; None: nothing is to be done."""
-        keeps, private = _keeps(store), _is_private(store)
+        keeps, private = _keep_rule(store), _is_private(store)
         if keeps == "answer":
             whole = self.rule.results and not private
-            return self._whole("a finished run") if whole and self._only_ours(store) else self._checkpoints
-        if keeps == "run" and self.rule.unfinished and not private and self._only_ours(store):
-            return self._whole("an unfinished run")
+            return self._store_remover("a finished run") if whole and self._is_only_ours(store) else self._checkpoints
+        if keeps == "run" and self.rule.unfinished and not private and self._is_only_ours(store):
+            return self._store_remover("an unfinished run")
         return None
 
-    def _only_ours(self, store: Path) -> bool:
+    def _is_only_ours(self, store: Path) -> bool:
         others = sorted(path.name for path in store.iterdir() if not _is_ours(path))
         if others:
             self.left.append(f"{store} holds {', '.join(others)}, which does not belong to a run")
         return not others
 
-    def _whole(self, why: str) -> Callable[[Path], None]:
+    def _store_remover(self, why: str) -> Callable[[Path], None]:
         def remove(store: Path) -> None:
             nbytes = size_of(store).bytes
             if not self.dry:
@@ -198,13 +198,13 @@ class _Broom:
     def _checkpoints(self, store: Path) -> None:
         for run in (store, *_stages(store)):
             if (run / "result").is_dir() or run == store:
-                for path in _needless(run):
+                for path in _removable_paths(run):
                     self.remove(path, "a checkpoint of a finished run")
 
     def visit_partial(self, partial: Path) -> None:
         """Collect a data store that was begun and that no process is writing."""
         target = partial.with_name(partial.name.removesuffix(PARTIAL))
-        if partial.is_symlink() or not partial.is_dir() or not _is_begun(partial):
+        if partial.is_symlink() or not partial.is_dir() or not _is_partial_store(partial):
             return
         if time.time() - size_of(partial).changed < self.rule.seconds:
             return
@@ -259,7 +259,7 @@ def _stages(store: Path) -> list[Path]:
     return sorted(path for path in (*below, *searched) if is_store(path))
 
 
-def _needless(run: Path) -> Iterator[Path]:
+def _removable_paths(run: Path) -> Iterator[Path]:
     """Yield the checkpoints and leftovers that a finished run no longer needs."""
     for folder in ("steps", "pass"):
         place = run / folder
@@ -270,6 +270,6 @@ def _needless(run: Path) -> Iterator[Path]:
     yield from sorted(path for path in run.glob("blocks") if path.is_dir() and not path.is_symlink())
 
 
-def _is_begun(partial: Path) -> bool:
+def _is_partial_store(partial: Path) -> bool:
     """Say whether a writer of data stores leaves this behind when it is killed."""
     return (partial / "journal").is_dir() and all(not path.is_symlink() for path in partial.iterdir())

@@ -69,7 +69,7 @@ class MatrixKind(StoredRun, RunKind):
         chunk held to its checksum.
         """
         super().export(store, sink)
-        for name, array in _explained(RunStore(store)).items():
+        for name, array in _explained_arrays(RunStore(store)).items():
             sink.array(name, array)
         self._name(store, sink)
         arrays = _result(store)
@@ -85,7 +85,7 @@ class MatrixKind(StoredRun, RunKind):
             arrays = {} if kept is None else kept[0]
         else:
             arrays = features.required("presenters", "an export that is rotated or aligned")(run, rotate, align_to)
-        for name, array in _as_exported(run, arrays).items():
+        for name, array in _name_variances(run, arrays).items():
             sink.array(name, array)
         if arrays:
             self._name(store, sink)
@@ -107,7 +107,7 @@ class MatrixKind(StoredRun, RunKind):
 
     def summary(self, answer: Solution) -> dict[str, Any]:
         """List the facts of a solution; of a private one nothing of size, time or memory."""
-        return _summary(answer) if answer.statement is None or "nodes" in answer.statement else _released(answer)
+        return _summary(answer) if answer.statement is None or "nodes" in answer.statement else _release_facts(answer)
 
     def found(self, answer: Solution) -> str:
         """Say how many components of what, and the largest values."""
@@ -216,7 +216,7 @@ def privacy_text(statement: Mapping[str, Any]) -> str:
 VARIANCE, SHARE, MEAN_SQUARE = "explained_variance", "explained_variance_ratio", "mean_squares"  # as exports have them
 
 
-def _explained(run: RunStore) -> dict[str, np.ndarray]:
+def _explained_arrays(run: RunStore) -> dict[str, np.ndarray]:
     """Variances of the scores of a centred run (n - 1 in the denominator) and their shares; of other runs nothing."""
     spec = run.read_spec() or {}
     data = spec.get("data", {})
@@ -227,7 +227,7 @@ def _explained(run: RunStore) -> dict[str, np.ndarray]:
     return found if solution.explained_share is None else found | {SHARE: solution.explained_variance_ratio}
 
 
-def _as_exported(run: RunStore, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _name_variances(run: RunStore, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Name the variances of turned components as those of all others are."""
     found = dict(arrays)
     variances = found.pop("variances", None)
@@ -278,7 +278,7 @@ def _missing_facts(found: Any) -> dict[str, Any]:
     return {} if found is None else {"missing": found.facts}
 
 
-def _released(solution: Solution) -> dict[str, Any]:
+def _release_facts(solution: Solution) -> dict[str, Any]:
     """Return the release of a private run, and the statement that goes with it."""
     spread = solution.value_stddevs
     return {

@@ -143,12 +143,12 @@ class NetcdfFile(LabelledFile):
     def write(self, place: Path) -> list[str]:
         arrays = self._arrays
         beside: dict[str, np.ndarray] = {name: arrays[name] for name in BESIDE if name in arrays}
-        over = {name: self._whole(arrays[name]) for name in ("mean",) if name in arrays}
-        found = as_dataset(self.named(GRID) or self.axes, self._whole(arrays["basis"]), beside, over, self._facts)
+        over = {name: self._fill_grid(arrays[name]) for name in ("mean",) if name in arrays}
+        found = as_dataset(self.named(GRID) or self.axes, self._fill_grid(arrays["basis"]), beside, over, self._facts)
         found.to_netcdf(place)
         return [str(name) for name in found.variables]
 
-    def _whole(self, array: np.ndarray) -> np.ndarray:
+    def _fill_grid(self, array: np.ndarray) -> np.ndarray:
         """An array over columns (d, or d x k) over all of the grid, of which d columns were kept."""
         grid = self.named(GRID)
         if not grid:

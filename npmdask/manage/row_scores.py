@@ -105,7 +105,7 @@ def row_scores(run: RunStore, spec: dict[str, Any], page: PageOptions) -> RowSco
     BadInputError
         Scores or a colour were asked for and cannot be had.
     """
-    find = lambda: _found(solution_of(run), spec, page)  # noqa: E731
+    find = lambda: _read_row_scores(solution_of(run), spec, page)  # noqa: E731
     return kept_or_found(run, page, _refusal(spec), find, of=RowScores, work=bytes_of_rows(spec))
 
 
@@ -178,13 +178,13 @@ def _refusal(spec: dict[str, Any]) -> str:
     return "scores of complex data are not drawn" if np.dtype(data.get("dtype", "f8")).kind == "c" else ""
 
 
-def _found(solution: Solution, spec: dict[str, Any], page: PageOptions) -> RowScores:
+def _read_row_scores(solution: Solution, spec: dict[str, Any], page: PageOptions) -> RowScores:
     """Read all rows once."""
     components = solution.analysed.components
     assert components is not None
     given = spec["source"] if page.data is None else page.data
     dim = spec.get("dim") or (solution.labels.rows[0].name if page.data is not None and solution.labels.rows else None)
-    opened = components.opened(given, dim if _named(given) else None, kind=spec["data"]["kind"])
+    opened = components.opened(given, dim if _has_named_dim(given) else None, kind=spec["data"]["kind"])
     require_same_data(opened.fingerprint, spec, opened.path)
     rows = sampled_rows(opened.shape[0])
     column, colour = colour_of(page.colour, solution.labels, opened.shape)
@@ -239,7 +239,7 @@ def scores_at(
     return scores, taken
 
 
-def _named(given: Any) -> bool:
+def _has_named_dim(given: Any) -> bool:
     """Say whether data name the dimension along which their rows lie."""
     return isinstance(given, str | Path) or hasattr(given, "dims")
 

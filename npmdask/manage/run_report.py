@@ -26,7 +26,7 @@ from npmdask.report.blocks import Text, parameters, section, series, spectrum_pl
 def nodes_sections(statement: dict[str, Any]) -> list[Section]:
     """Say of a distributed run what each node promises, and what crossed between the coordinator and its nodes."""
     names = ("url", "rows", "protects", "epsilon", "delta", "mu", "releases")
-    rows = ([_said(node.get(name)) for name in names] for node in statement["nodes"])
+    rows = ([_value_text(node.get(name)) for name in names] for node in statement["nodes"])
     about = Text(
         text=f"Values are {statement['values_are']}. What each node adds to a product is its own, and everything that "
         "was sent is public."
@@ -38,7 +38,7 @@ def nodes_sections(statement: dict[str, Any]) -> list[Section]:
     ]
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "not said"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -179,15 +179,15 @@ def _row(level: dict[str, Any], confidence: float) -> tuple[str, ...]:
     share = level["captured_of_best"]
     return (
         GROUNDS[level["ground"]].format(100 * confidence),
-        _worst(level["value_errors"], "{:.1e}".format),
+        _largest_bound_text(level["value_errors"], "{:.1e}".format),
         _degrees(level["sine"]),
-        _worst(level["component_sines"], _degrees),
+        _largest_bound_text(level["component_sines"], _degrees),
         "—" if level["low_rank_error"] is None else f"{level['low_rank_error']:.4g}",
         "—" if share is None else f"{100 * share:.6g} %",
     )
 
 
-def _worst(bounds: list[float | None], say: Any) -> str:
+def _largest_bound_text(bounds: list[float | None], say: Any) -> str:
     """The largest bound, and of how many there is none."""
     known = [bound for bound in bounds if bound is not None]
     if not known:
@@ -235,7 +235,7 @@ def _tiles(history: list[dict[str, Any]], telemetry: list[dict[str, Any]], resul
         ("peak memory", bytes_text(max(peaks)) if peaks else "?"),
         ("memory limit", bytes_text(limit) if limit else "none"),
         ("worst relative residual", f"{history[-1]['worst_residual']:.1e}"),
-        *([whole] if (whole := _whole(result)) else []),
+        *([whole] if (whole := _tensor_rest(result)) else []),
         *([("max sin θ to the truth", f"{angle:.1e}")] if angle is not None and not whole else []),
     ]
     return tiles(facts)
@@ -246,7 +246,7 @@ def _without_a_pass(history: list[dict[str, Any]], result: Any) -> bool:
     return bool(result) and not result[1]["total_data_passes"] and not any(h["bytes_read"] for h in history)
 
 
-def _whole(result: Any) -> tuple[str, str] | None:
+def _tensor_rest(result: Any) -> tuple[str, str] | None:
     """Return the share of a tensor's norm that its components leave, named; None where it is not known."""
     left = result[1].get("facts", {}).get("relative_residual") if result else None
     return None if left is None else ("left of the tensor's norm", f"{left:.1e}")

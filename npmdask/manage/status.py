@@ -52,10 +52,10 @@ class Night:
     def said(self) -> str:
         """The same in a line."""
         if not self.failures:
-            return "ended well" + _ago(self.ended)
+            return "ended well" + _ago_text(self.ended)
         again = f", {self.failures} times in a row" if self.failures > 1 else ""
-        last = f"; ended well{_ago(self.succeeded)}" if self.succeeded else ""
-        return f"failed{_ago(self.ended)}{again}{last}{f': {self.error}' if self.error else ''}"
+        last = f"; ended well{_ago_text(self.succeeded)}" if self.succeeded else ""
+        return f"failed{_ago_text(self.ended)}{again}{last}{f': {self.error}' if self.error else ''}"
 
 
 def note_end(runs: Path, schedule: str, error: str | None, *, private: bool) -> None:
@@ -94,7 +94,7 @@ def _read(file: Path) -> Night | None:
         return None
 
 
-def _ago(then: float | None) -> str:
+def _ago_text(then: float | None) -> str:
     return "" if then is None else f" {time_text(max(time.time() - then, 0.0))} ago"
 
 
@@ -141,7 +141,7 @@ def _inspect_data(path: str | Path) -> dict[str, Any]:
         "dtype": str(source.dtype),
         "bytes": reader.nbytes,
         "chunk_grid": [reader.grid] * 3 if reader.layout == "tensor" else list(reader.grid),
-        "stored": _stored(reader),
+        "stored": _storage_text(reader),
         "fingerprint": source.fingerprint,
         "checksums": "recorded" if source.registered else "none (a plain store: computed in the first pass of a run)",
         "truth_rank": source.truth.basis.shape[1] if source.truth else None,
@@ -158,7 +158,7 @@ def _extent(source: Source) -> dict[str, Any]:
     return {"rows": n, "columns": d} if source.side is None else {"matrices": n, "side": d}
 
 
-def _stored(reader: Any) -> str:
+def _storage_text(reader: Any) -> str:
     if reader.layout == "tensor":
         return f"the {reader.units} unique blocks of {reader.grid**3}"
     return "the upper triangle" if reader.layout == "triangle" else "whole"
@@ -239,7 +239,7 @@ def status_of(path: Path, name: str) -> RunStatus:
         common["holder"] = told | {"silent_seconds": round(holder.age, 1)}
     for last in (not (holder and holder.alive), True):  # what lives may replace something while it is read
         try:
-            found = _known(RunStore(path), holder)
+            found = _stored_facts(RunStore(path), holder)
             committed = None if found.pop("timeless") else size.committed
             since = None if committed is None else time.time() - committed
             return RunStatus(**common, **found, seconds_since_commit=since, last_commit=committed)
@@ -250,7 +250,7 @@ def status_of(path: Path, name: str) -> RunStatus:
     raise AssertionError
 
 
-def _known(store: RunStore, holder: Holder | None) -> dict[str, Any]:
+def _stored_facts(store: RunStore, holder: Holder | None) -> dict[str, Any]:
     """Everything but names and sizes."""
     spec, crashes = store.read_spec(), store.crashes()
     begun: dict[str, Any] = {"crashes": crashes[0], "crashed_at": crashes[1], "timeless": False}
@@ -309,7 +309,7 @@ def _notes(s: RunStatus) -> list[str]:
             "ago"
         )
     if s.state in ("unfinished", "crashed") and not s.error:
-        notes += [said] if (said := _ended(s)) else []
+        notes += [said] if (said := _ended_text(s)) else []
     if s.predicted_steps is not None and s.state in ("running", "unfinished"):
         notes.append(f"predicted before the first pass: {s.predicted_steps} steps")
     if s.converged is False:
@@ -317,7 +317,7 @@ def _notes(s: RunStatus) -> list[str]:
     return [*notes, *([s.error] if s.error else [])]
 
 
-def _ended(s: RunStatus) -> str:
+def _ended_text(s: RunStatus) -> str:
     """Say what ended a process that did not finish the run, and what is committed to continue from."""
     steps = f"{s.step} step{'s'[: s.step != 1]}" if s.step else ""
     share = "" if s.pass_committed is None else f"{100 * s.pass_committed:.0f} % of the next pass"

@@ -152,7 +152,7 @@ class MissingEM:
     def update(self, state: MissingState, released: Block) -> tuple[MissingState, Info]:
         """Lines 2 to 5."""
         if not state.step:
-            return self._begun(state, released)
+            return self._first_step(state, released)
         facts = ModelSums(self.target_rank).facts(released)
         least = state.log_likelihood - ROUNDING * abs(state.log_likelihood)
         if state.stretch and not facts["log_likelihood"] >= least:
@@ -164,10 +164,10 @@ class MissingEM:
         state = replace(state, log_likelihood=facts["log_likelihood"], entries=facts["entries"])
         state = self._measured(state, facts) if state.withholds else state
         if state.worse >= PATIENCE and facts["held"] >= LEAST_HELD:
-            return self._gone_back(state)
-        return self._stepped(state, next_model(state.model, released, state.floor))
+            return self._stop_at_best(state)
+        return self._em_step(state, next_model(state.model, released, state.floor))
 
-    def _stepped(self, state: MissingState, model: FactorModel) -> tuple[MissingState, Info]:
+    def _em_step(self, state: MissingState, model: FactorModel) -> tuple[MissingState, Info]:
         """To the ``model`` that a step has made; after the second of a pair also beyond it."""
         residuals = np.linalg.norm(state.model.times(model.axes) - model.axes * model.values, axis=0)
         change = float((residuals / model.values).max())
@@ -177,7 +177,7 @@ class MissingEM:
         if not state.second:
             after = replace(after, change=change, left=sys.float_info.max)
             return after, self._info(after)
-        left = _left_to_go(state.change, change)
+        left = _distance_left(state.change, change)
         after = replace(after, second=False, change=change, left=left)
         if state.withholds and left <= NEAR:
             after = replace(after, withholds=False)
@@ -187,7 +187,7 @@ class MissingEM:
             after = replace(after, model=beyond, plain=model, stretch=stretch)
         return after, self._info(after, left=math.inf if state.withholds else left)
 
-    def _begun(self, state: MissingState, released: Block) -> tuple[MissingState, Info]:
+    def _first_step(self, state: MissingState, released: Block) -> tuple[MissingState, Info]:
         """Line 2."""
         model = first_model(state.model, released)
         floor = LEAST_NOISE * model.noise
@@ -204,7 +204,7 @@ class MissingEM:
             return replace(state, best=state.model, best_error=error, worse=0)
         return replace(state, worse=state.worse + 1 if error > WORSE * state.best_error else 0)
 
-    def _gone_back(self, state: MissingState) -> tuple[MissingState, Info]:
+    def _stop_at_best(self, state: MissingState) -> tuple[MissingState, Info]:
         """The model that predicts the entries held out best is the answer."""
         square = state.held_square or sys.float_info.min
         rose, before = state.held_error / square, state.best_error / square
@@ -258,7 +258,7 @@ class MissingEM:
         return restored(like, arrays, scalars)
 
 
-def _left_to_go(before: float, last: float) -> float:
+def _distance_left(before: float, last: float) -> float:
     """Estimate the distance left from two steps: the sum of all that follow if they shrink as these."""
     factor = min(last / before, SLOWEST) if before else 0.0
     return max(last, last * factor / (1 - factor))

@@ -331,7 +331,7 @@ def held_out(rows: slice, columns: int, share: float, seed: int) -> np.ndarray:
     independent from row to row and in pairs within one.
     """
     numbers = np.arange(rows.start, rows.stop, dtype=np.uint64)
-    of_rows, of_columns = _mixed(numbers, 2 * seed), _mixed(np.arange(columns, dtype=np.uint64), 2 * seed + 1)
+    of_rows, of_columns = _splitmix64(numbers, 2 * seed), _splitmix64(np.arange(columns, dtype=np.uint64), 2 * seed + 1)
     low, high = np.uint64(0xFFFFFFFF), np.uint64(32)
     factor, term = (of_rows & low).astype(np.uint32) | np.uint32(1), (of_rows >> high).astype(np.uint32)
     drawn = factor[:, None] * (of_columns >> high).astype(np.uint32)
@@ -339,7 +339,7 @@ def held_out(rows: slice, columns: int, share: float, seed: int) -> np.ndarray:
     return np.asarray(drawn < np.uint32(min(round(share * 2**32), 2**32 - 1)))
 
 
-def _mixed(numbers: np.ndarray, seed: int) -> np.ndarray:
+def _splitmix64(numbers: np.ndarray, seed: int) -> np.ndarray:
     """64 bits of each number: the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
     z = numbers + np.uint64((seed * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) % 2**64)
     z *= np.uint64(0x9E3779B97F4A7C15)

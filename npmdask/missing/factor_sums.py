@@ -65,14 +65,14 @@ class FactorExpectations(BySlabs):
         times = self.view.on_columns(np.ones((self.block_rows, 1)))[:, 0]
         for slab in self.reader.ahead(slabs):
             for rows, tile in self.reader.tiles(slab, record):
-                for part in strips(rows.stop - rows.start, self._beside(layout), np.float64):
+                for part in strips(rows.stop - rows.start, self._numbers_per_row(layout), np.float64):
                     here = slice(rows.start + part.start, rows.start + part.stop)
                     self._add(model, here, [(c, values[part]) for c, values in tile], times, table)
         return finite_partial({"table": table}, self.reader, slabs, record)
 
     def _add(self, model: FactorModel, rows: slice, tile: Any, times: np.ndarray, table: np.ndarray) -> None:
         assert self.view.shift is not None
-        height = strip_rows(self._beside(ModelSums(model.rank)), np.float64)
+        height = strip_rows(self._numbers_per_row(ModelSums(model.rank)), np.float64)
         values = scratch("observed", (height, self.block_rows), np.float64)[: rows.stop - rows.start]
         for columns, part in tile:
             np.subtract(part, self.view.shift[columns], out=values[:, columns], dtype=np.float64, casting="unsafe")
@@ -85,7 +85,7 @@ class FactorExpectations(BySlabs):
         weights = None if self.view.row_weight is None else self.view.row_weight[rows]
         expectations(model, values, there, held, weights, table, [columns for columns, _ in tile])
 
-    def _beside(self, layout: ModelSums) -> int:
+    def _numbers_per_row(self, layout: ModelSums) -> int:
         """Numbers beside each row of a strip: entries, which of them are there, and what is made of them."""
         return 6 * self.block_rows + 3 * (layout.width + layout.rank**2)
 
@@ -99,7 +99,7 @@ class FactorExpectations(BySlabs):
         """Memory of one running task (the largest of ``runs``) beyond the block, with p columns."""
         layout = ModelSums(p - 1)
         sums = 2 * (self.block_rows + 2) * layout.width * 8
-        return self.reader.buffer_bytes + strip_bytes(0, self._beside(layout)) + sums
+        return self.reader.buffer_bytes + strip_bytes(0, self._numbers_per_row(layout)) + sums
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         return pending_sums(self.block_rows + 2, ModelSums(p - 1).width, runs)

@@ -157,9 +157,9 @@ class GapReader(AroundDense):
     def tiles(self, slab: int, record: ReadStats) -> Iterator[tuple[slice, Tile]]:
         """Yield (rows of the array, tile), as :meth:`DenseReader.tiles`."""
         for rows, tile in self._stored.tiles(slab, record):
-            yield rows, [self._seen(rows, columns, self._unmarked(columns, values)) for columns, values in tile]
+            yield rows, [self._filled(rows, columns, self._marks_to_nan(columns, values)) for columns, values in tile]
 
-    def _unmarked(self, columns: slice, values: np.ndarray) -> np.ndarray:
+    def _marks_to_nan(self, columns: slice, values: np.ndarray) -> np.ndarray:
         """The values, NaN where they are marked as missing."""
         if not self.marks:
             return values
@@ -172,7 +172,7 @@ class GapReader(AroundDense):
         out[where] = np.nan
         return out
 
-    def _seen(self, rows: slice, columns: slice, values: np.ndarray) -> tuple[slice, np.ndarray]:
+    def _filled(self, rows: slice, columns: slice, values: np.ndarray) -> tuple[slice, np.ndarray]:
         here = self._numbered(columns)
         if self.kept is not None:
             # Later passes read the same chunks; whether one is the first is not known of data with recorded checksums.
@@ -236,7 +236,7 @@ class GapReader(AroundDense):
             for _, tile in self.inner.tiles(each, ReadStats()):
                 for columns, stored in tile:
                     if columns.start <= column < columns.stop:
-                        values = self._unmarked(columns, stored)
+                        values = self._marks_to_nan(columns, stored)
                         count += int(np.isnan(values[:, column - columns.start]).sum())
                         seen += len(values)
         return count, seen
@@ -331,7 +331,7 @@ def with_missing(
     if rule != DROP and limit is None:
         return replace(source, reader=GapReader(inner=reader, rule=rule, **known))
     if limit is not None:
-        counts = _lacking(source, GapReader(inner=reader, rule=rule, **known))
+        counts = _missing_counts(source, GapReader(inner=reader, rule=rule, **known))
         kept, known["lacking"] = np.flatnonzero(counts <= limit * reader.shape[0]), counts
     else:
         kept = columns_with_values(GapReader(inner=reader, rule=rule, marks=marks))
@@ -352,7 +352,7 @@ def with_missing(
 _COUNTED: dict[Any, np.ndarray] = {}  # of the sources looked at last: a run is planned before it is begun
 
 
-def _lacking(source: Source, reader: GapReader) -> np.ndarray:
+def _missing_counts(source: Source, reader: GapReader) -> np.ndarray:
     """Count the values that each column lacks (d), once for each source."""
     key = (source.fingerprint, reader.shape, reader.marks)
     if key not in _COUNTED:

@@ -227,7 +227,7 @@ class PairwiseRelease(PlainRelease):
         released = super().product(query, step)
         if query.whole is None:
             return released
-        if passes == 0 and self._source.column_mean is None and self._is_far():
+        if passes == 0 and self._source.column_mean is None and self._has_lost_digits():
             passes = 2
             self._keep_moments(self._moments["column_mean"], passes)
             self._survey(step)
@@ -240,7 +240,7 @@ class PairwiseRelease(PlainRelease):
         return replace(released, product=released.product[:, :-1], said=self._facts)
 
     @property
-    def _kept(self) -> dict[str, np.ndarray]:
+    def _survey_arrays(self) -> dict[str, np.ndarray]:
         """The survey, empty before there is one."""
         part = self._session.store.read_part("survey")
         return {} if part is None else part[0]
@@ -248,7 +248,7 @@ class PairwiseRelease(PlainRelease):
     @property
     def _passes(self) -> int:
         """Return the number of passes that the sums take; 0 before it is known."""
-        return int(self._kept[PASSES][0]) if PASSES in self._kept else 0
+        return int(self._survey_arrays[PASSES][0]) if PASSES in self._survey_arrays else 0
 
     def _keep_moments(self, shift: Any, passes: int) -> None:
         """Keep what the pass found of the columns, unless it was recorded with the data."""
@@ -256,14 +256,14 @@ class PairwiseRelease(PlainRelease):
         if self._problem.source.column_mean is None:
             self._keep_survey(self._record, self._moments)
 
-    def _is_far(self) -> bool:
+    def _has_lost_digits(self) -> bool:
         """Say whether the sums of a column have lost digits, which sums about means do not."""
         found = ColumnStatistics.of(self._moments, self._source.shape[0], sparse=False)
         return bool((np.abs(found.mean - self._operator.view.shift) > FAR * found.deviation).any())
 
     def _survey(self, step: int) -> None:
         super()._survey(step)
-        shift = self._kept.get(SHIFT, self._source.column_mean)
+        shift = self._survey_arrays.get(SHIFT, self._source.column_mean)
         if shift is None:
             shift = means_of_first_rows(self._source.reader)
         self._operator = replace(self._operator, view=replace(self._operator.view, shift=shift))

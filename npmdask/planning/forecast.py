@@ -336,8 +336,8 @@ def look_ahead(
     by_rank = steps_by_rank(sizes, k, p, problem.rule.tol)
     asked = problem.request.target_rank
     share = asked if isinstance(asked, float) else None
-    better_rank = _gap_near(sizes[:known], k, wide) if share is None else None
-    better = _better(problem, eigenvalues, predicted.steps, better_rank, wide, seconds)
+    better_rank = _rank_at_gap(sizes[:known], k, wide) if share is None else None
+    better = _better_choice(problem, eigenvalues, predicted.steps, better_rank, wide, seconds)
     gap, rank, for_tol = _noise(sizes, k, p, problem.d, problem.rule.tol)
     return Forecast(
         source=source,
@@ -385,7 +385,7 @@ def _why_no_noise(sizes: np.ndarray, k: int, p: int) -> str:
     return "tolerance: none, the spectrum has no gap from k to p"
 
 
-def _gap_near(sizes: np.ndarray, k: int, wide: int) -> int | None:
+def _rank_at_gap(sizes: np.ndarray, k: int, wide: int) -> int | None:
     """A target rank from k / 2 to 2 k at which the spectrum falls most, of at most ``wide``; None if it is (nearly) k
     itself."""
     first, last = max(1, -(-k // 2)), min(2 * k, len(sizes) - 1, wide)
@@ -397,7 +397,7 @@ def _gap_near(sizes: np.ndarray, k: int, wide: int) -> int | None:
     return first + int(falls.argmax())
 
 
-def _better(
+def _better_choice(
     problem: Problem,
     eigenvalues: np.ndarray,
     steps: int,

@@ -204,7 +204,7 @@ def plan_run(problem: Problem, resources: Resources, spectrum: Spectrum | None =
             return plan
         further = [make_plan(p, memory_for(needs_of(p), resources, base), measured, wide, spectrum) for p in others]
         routes = tuple(_route_of(each) for each in (plan, *further) if each.seconds is not None)
-        return replace(plan, routes=routes, why=_why(routes, few=problem.source.reader.nbytes < FEW))
+        return replace(plan, routes=routes, why=_route_reason(routes, few=problem.source.reader.nbytes < FEW))
 
 
 def _other_routes(problem: Problem, resources: Resources, base: int) -> list[Problem]:
@@ -228,7 +228,7 @@ def _other_routes(problem: Problem, resources: Resources, base: int) -> list[Pro
     return found
 
 
-def _why(routes: tuple[Route, ...], *, few: bool) -> str:
+def _route_reason(routes: tuple[Route, ...], *, few: bool) -> str:
     """Why the first of ``routes`` is taken, or what is faster, where it was asked for by name or by a rule.
 
     ``few``: the data are so small that no matrix is formed unless that is asked for.
@@ -266,7 +266,7 @@ def make_plan(
     nbytes = operator.pass_bytes
 
     def seconds(steps: int | None, p: int) -> float | None:
-        return _all_seconds(problem, measured, steps, other, p)
+        return _run_seconds(problem, measured, steps, other, p)
 
     outlook = None
     if values is not None:
@@ -349,7 +349,7 @@ def _eigenvalues(problem: Problem, measured: Throughput, spectrum: Spectrum | No
     return None if measured.sample is None else measured.sample.eigenvalues[_locked(problem) :]
 
 
-def _all_seconds(problem: Problem, measured: Throughput, steps: int | None, other: int, p: int) -> float | None:
+def _run_seconds(problem: Problem, measured: Throughput, steps: int | None, other: int, p: int) -> float | None:
     """Predict the seconds of a run with p columns: the first pass with chunks as found, others as they will be.
 
     With float32 data the last steps are in float64 (of block Krylov one, of the power method as many as it takes from
@@ -401,9 +401,9 @@ def forms_sooner(formed: Problem, blocks: Problem, resources: Resources) -> bool
         at_once_there = choose_device(formed, resources, memory_for(needs_of(formed), resources), OF_MATRIX + other)
         if at_once_there is not None:
             return at_once_there.seconds <= by_device.seconds
-    by_blocks = _all_seconds(blocks, measured, steps, other + int(blocks.needs_moments), p)
+    by_blocks = _run_seconds(blocks, measured, steps, other + int(blocks.needs_moments), p)
     once = predict_steps(formed, np.zeros(0), p).steps
-    at_once = _all_seconds(formed, measured, once, other + int(formed.needs_moments), p)
+    at_once = _run_seconds(formed, measured, once, other + int(formed.needs_moments), p)
     assert by_blocks is not None and at_once is not None
     return at_once <= by_blocks
 
@@ -504,14 +504,14 @@ def plan_lines(plan: Plan | TensorPlan) -> list[str]:
         "columns": _columns(plan),
         **({"routes": "; ".join(map(str, plan.routes))} if plan.routes else {}),
         **({"method": plan.why} if plan.why else {}),
-        **({"mean": _mean_said(plan.mean_cosine)} if _mean_said(plan.mean_cosine) else {}),
+        **({"mean": _mean_text(plan.mean_cosine)} if _mean_text(plan.mean_cosine) else {}),
         **({} if plan.outlook is None else plan.outlook.lines()),
         **({"sampling": shares_said(plan.shares, plan.target_rank)} if plan.shares else {}),
     }
     return [f"{name:9} {said}" for name, said in table.items()]
 
 
-def _mean_said(cosine: float | None) -> str:
+def _mean_text(cosine: float | None) -> str:
     if cosine is None or cosine**2 < MOSTLY:
         return ""
     return mean_said("component 1 will be nearly", cosine)

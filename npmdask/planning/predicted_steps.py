@@ -177,13 +177,13 @@ def sample_for(problem: Problem, plan: MemoryPlan, executor: Executor, side: int
     )
     if executor.elsewhere:  # its workers see the data, and what they read need not travel
         far: Any = executor
-        return far.anywhere(_drawn_there, *_light(problem), AWAY / 2, allowed, seconds=AWAY)
+        return far.anywhere(_draw_on_worker, *_sample_inputs(problem), AWAY / 2, allowed, seconds=AWAY)
     if is_remote(problem.source.path):
-        return _aside(lambda: _drawn(problem, plan, AWAY / 2, allowed), AWAY)
-    return _aside(lambda: _drawn(problem, plan, SECONDS, allowed), None)
+        return _run_in_thread(lambda: _drawn(problem, plan, AWAY / 2, allowed), AWAY)
+    return _run_in_thread(lambda: _drawn(problem, plan, SECONDS, allowed), None)
 
 
-def _aside(draw: Callable[[], Sample | None], seconds: float | None) -> Sample | None:
+def _run_in_thread(draw: Callable[[], Sample | None], seconds: float | None) -> Sample | None:
     """Call ``draw`` in a thread of its own, with which its buffers are given back.
 
     After ``seconds`` it is left behind (TimeoutError): it ends with the row of chunks that it waits for.
@@ -206,14 +206,14 @@ def _drawn(problem: Problem, plan: MemoryPlan, seconds: float, allowed: SampleBu
         return draw_sample(problem, plan, lambda: time.perf_counter() > until, allowed)
 
 
-def _drawn_there(source: Source, request: Request, seconds: float, allowed: SampleBudget) -> Sample | None:
+def _draw_on_worker(source: Source, request: Request, seconds: float, allowed: SampleBudget) -> Sample | None:
     """The same by a worker of a cluster."""
     until = time.perf_counter() + seconds
     with np.errstate(all="ignore"):
         return sample_of(source, request, lambda: time.perf_counter() > until, allowed)
 
 
-def _light(problem: Problem) -> tuple[Source, Request]:
+def _sample_inputs(problem: Problem) -> tuple[Source, Request]:
     """Return only the parts of a problem that a sample needs, to be sent."""
     source, asked = problem.source, problem.request.center or problem.request.scale
     known = source.statistics if asked else None

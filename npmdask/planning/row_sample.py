@@ -81,17 +81,17 @@ def why_too_small(sample: Sample, rows: int, what: str) -> str:
     if sample.rows < rows:
         return f"{sample.rows} rows are a small sample for {what}"
     if sample.alike > ALIKE and sample.places < rows:
-        return f"neighbouring rows are alike, and a sample from {_places(sample.places)} is small for {what}"
+        return f"neighbouring rows are alike, and a sample from {_places_text(sample.places)} is small for {what}"
     return ""
 
 
 def sample_said(sample: Sample) -> str:
     """Say for a person where a number comes from."""
     alike = ", where neighbouring rows are alike: it may take more" if sample.alike > ALIKE and not sample.whole else ""
-    return f"estimated from a sample of {sample.rows} rows from {_places(sample.places)}{alike}"
+    return f"estimated from a sample of {sample.rows} rows from {_places_text(sample.places)}{alike}"
 
 
-def _places(count: int) -> str:
+def _places_text(count: int) -> str:
     return "1 place" if count == 1 else f"{count} places"
 
 
@@ -109,7 +109,7 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
     """Rows spread over the store, as many as are affordable, until ``late`` says so; None if fewer than 2 came."""
     reader, (m, d) = source.reader, source.shape
     assert not isinstance(reader, TensorReader)  # refused before
-    wanted = _rows_wanted(reader, m, d * source.parts, allowed)
+    wanted = _affordable_rows(reader, m, d * source.parts, allowed)
     places = min(wanted if in_part(reader) else allowed.places, places_of(reader))
     slabs = np.unique(np.linspace(0, places_of(reader) - 1, places).astype(int))
     slabs = np.random.default_rng(0).permutation(slabs)  # if it becomes late, the first are from everywhere
@@ -124,14 +124,14 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
         return None
     rows: Any = vstack(parts, format="csr") if isinstance(reader, CsrReader) else np.concatenate(parts)
     if getattr(reader, "counts_gaps", None) is not None:
-        parts = _filled(parts, rows, request.seen(source).row_weight, numbers)
+        parts = _fill_gaps(parts, rows, request.seen(source).row_weight, numbers)
         rows = np.concatenate(parts)
-    seen = _seen(source, request, rows, numbers)
+    seen = _viewed_rows(source, request, rows, numbers)
     if source.parts == 2:
         seen = (as_complex(seen[0].T).T, *seen[1:])
     spectrum, errors = spectrum_of(*seen, of_rows=m), tuple[ShareError, ...]()
     if allowed.judged and source.kind != "symmetric" and source.parts == 1:
-        missed = _missed(source, request, rows, spectrum, allowed.judged)
+        missed = _missed_rows_text(source, request, rows, spectrum, allowed.judged)
         some = [part.shape[0] for part in parts] if len(parts) < min(places_of(reader), count) else []
         errors = _errors(*seen, of_rows=m, rank=allowed.judged, places=some, missed=missed)
     positive, unit = 1.0, 1.0 if source.kind == "samples" else float(m)
@@ -146,7 +146,7 @@ def sample_of(source: Source, request: Request, late: Callable[[], bool], allowe
         whole=count == m,
         spectrum=spectrum,
         positive=positive,
-        alike=_alike(parts),
+        alike=_intraclass_correlation(parts),
         unseen=unseen,
         unit=unit,
         errors=errors,
@@ -177,7 +177,7 @@ def _errors(
     return share_errors(rows, places=places, **asked)
 
 
-def _missed(source: Source, request: Request, rows: Any, spectrum: np.ndarray, rank: int) -> str:
+def _missed_rows_text(source: Source, request: Request, rows: Any, spectrum: np.ndarray, rank: int) -> str:
     """That the sample misses rows that matter, where the variances of all rows, known from ingest, show it."""
     if source.statistics is None or request.seen(source).weighs or np.isnan(rows.sum()):
         return ""
@@ -199,7 +199,7 @@ def _missed(source: Source, request: Request, rows: Any, spectrum: np.ndarray, r
     return "the columns of all rows have more variance than those of the sample: it misses rows that matter"
 
 
-def _filled(
+def _fill_gaps(
     parts: list[np.ndarray], rows: np.ndarray, row_weight: np.ndarray | None, numbers: list[np.ndarray]
 ) -> list[np.ndarray]:
     """Sampled rows, gaps as the (weighted) means of the columns of the sample."""
@@ -221,7 +221,7 @@ def _positive_share(entry: float, spectrum: np.ndarray, d: int) -> float:
     return 1.0 if total == 0 else float(np.clip((1 + entry / total) / 2, 0.0, 1.0))
 
 
-def _rows_wanted(reader: Any, m: int, d: int, allowed: SampleBudget) -> int:
+def _affordable_rows(reader: Any, m: int, d: int, allowed: SampleBudget) -> int:
     """As many as memory and arithmetic allow."""
     room = allowed.nbytes
     width = 32 * max(1, reader.entries // m) if isinstance(reader, CsrReader) else 16 * d  # two copies, float64
@@ -282,7 +282,7 @@ def places_of(reader: Any) -> int:
     return -(-int(reader.shape[0]) // _place_rows(reader))
 
 
-def _alike(parts: list[Any]) -> float:
+def _intraclass_correlation(parts: list[Any]) -> float:
     """The intraclass correlation of rows, a place being a class: between places over all, less what chance makes."""
     count, places = sum(part.shape[0] for part in parts), len(parts)
     if not 1 < places < count:
@@ -334,7 +334,7 @@ def _statistics(rows: Any, times: np.ndarray | None) -> ColumnStatistics:
     return of_moments(vars(sums), count, weight)
 
 
-def _seen(
+def _viewed_rows(
     source: Source, request: Request, rows: Any, numbers: list[np.ndarray]
 ) -> tuple[Any, np.ndarray | None, np.ndarray | None]:
     """Rows as the question sees them, the column means still to subtract, and how many times from each of them.
@@ -473,11 +473,11 @@ def share_errors(
     """
     s, rarer = len(rows), max(1, int((len(places) or len(rows)) / UNSEEN))
     largest = float(np.abs(rows).max(initial=0.0))
-    why = missed or _too_few(s, len(places), rank) if np.isfinite(largest) else "some entries are not finite"
+    why = missed or _small_sample_text(s, len(places), rank) if np.isfinite(largest) else "some entries are not finite"
     if why:
         asked = [(share, max(1, round(share * of_rows))) for share in shares]
         return tuple(ShareError(share=share, rows=n, sine=None, lost=None, rarer=rarer, why=why) for share, n in asked)
-    sample = _Sampled(rows / (largest or 1.0), places, rank)
+    sample = _RowSample(rows / (largest or 1.0), places, rank)
     half, quarter = sample.compared(s // 2), sample.compared(s // 4)
     found = []
     for share in shares:
@@ -491,7 +491,7 @@ def share_errors(
     return tuple(found)
 
 
-def _too_few(rows: int, places: int, rank: int) -> str:
+def _small_sample_text(rows: int, places: int, rank: int) -> str:
     if 0 < places < PLACES:
         return f"the sample is from {places} place{'s'[: places != 1]} of the data alone"
     if rows // 4 <= rank:
@@ -500,7 +500,7 @@ def _too_few(rows: int, places: int, rank: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Compared:
+class _Pairs:
     """Comparison of pairs of disjoint parts of ``rows`` rows each, with an entry for each pair.
 
     ``sines``: squared, of one part against all rows. ``losses``: what it explains too much of itself and too little of
@@ -513,7 +513,7 @@ class _Compared:
     gaps: np.ndarray
 
 
-class _Sampled:
+class _RowSample:
     """A sample of rows: the gap behind its leading components, and how far that may be off."""
 
     def __init__(self, rows: np.ndarray, places: Sequence[int], rank: int) -> None:
@@ -527,7 +527,7 @@ class _Sampled:
         sums = np.bincount(self._of, weights=along)
         self.gap_error = float(np.sqrt(count) * sums.std() / len(rows))
 
-    def compared(self, size: int) -> _Compared:
+    def compared(self, size: int) -> _Pairs:
         """Parts of ``size`` rows each, or of as many places as hold so many."""
         each = max(1, size * self._count // len(self.rows))
         rng = generator(0, "parts of a sample", size)
@@ -541,16 +541,14 @@ class _Sampled:
             whole = min(left.shape[1], right.shape[1]) == self.rank  # parts of small places may have fewer rows
             sines.append(1 - float(min(np.linalg.svd(left.T @ right, compute_uv=False)[-1], 1.0)) * whole)
             own = first[: self.rank].sum() + second[: self.rank].sum()
-            crossed = _explained(pair[1], left) + _explained(pair[0], right)
+            crossed = _mean_explained(pair[1], left) + _mean_explained(pair[0], right)
             losses.append(max(0.0, float(own) - crossed) / max(float(own), TINY))
             sizes += [len(part) for part in pair]
             gaps += [float(values[self.rank - 1] - values[self.rank]) for values in (first, second)]
-        return _Compared(
-            rows=float(np.mean(sizes)), sines=np.array(sines), losses=np.array(losses), gaps=np.array(gaps)
-        )
+        return _Pairs(rows=float(np.mean(sizes)), sines=np.array(sines), losses=np.array(losses), gaps=np.array(gaps))
 
 
-def _sine_bound(sample: _Sampled, half: _Compared, near: _Compared, n: int, of_rows: int) -> tuple[float | None, str]:
+def _sine_bound(sample: _RowSample, half: _Pairs, near: _Pairs, n: int, of_rows: int) -> tuple[float | None, str]:
     """Bound the sine for n rows, from parts of ``near`` as many; None where the gap may be zero, and why."""
     # Small samples drive values apart, to first order by as much again from all of the sample to a half of it.
     gap = sample.gap - max(0.0, float(half.gaps.mean()) - sample.gap)
@@ -566,7 +564,7 @@ def _sine_bound(sample: _Sampled, half: _Compared, near: _Compared, n: int, of_r
     return (sine, "") if sine <= NOTHING else (None, f"a sample of {len(sample.rows)} rows is too small to bound it")
 
 
-def _loss_bound(half: _Compared, quarter: _Compared, near: _Compared, n: int, of_rows: int) -> float:
+def _loss_bound(half: _Pairs, quarter: _Pairs, near: _Pairs, n: int, of_rows: int) -> float:
     """Bound the loss for n rows, as a share of what the components of all rows explain."""
     if n > near.rows:
         fall = np.log(max(quarter.losses.mean(), TINY) / max(half.losses.mean(), TINY))
@@ -577,7 +575,7 @@ def _loss_bound(half: _Compared, quarter: _Compared, near: _Compared, n: int, of
     return min(1.0, float(np.quantile(near.losses, HIGH)) * (near.rows / n) ** exponent * (1 - n / of_rows))
 
 
-def _explained(rows: np.ndarray, basis: np.ndarray) -> float:
+def _mean_explained(rows: np.ndarray, basis: np.ndarray) -> float:
     return float(np.square(rows @ basis).sum() / len(rows))
 
 
@@ -599,7 +597,7 @@ def _leading(rows: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
 
 def shares_said(errors: Sequence[ShareError], rank: int) -> str:
     """The same in a sentence."""
-    said = "; ".join(_said(one, rank) for one in errors)
+    said = "; ".join(_share_error_text(one, rank) for one in errors)
     if all(one.lost is None for one in errors):
         return said
     return (
@@ -608,7 +606,7 @@ def shares_said(errors: Sequence[ShareError], rank: int) -> str:
     )
 
 
-def _said(one: ShareError, rank: int) -> str:
+def _share_error_text(one: ShareError, rank: int) -> str:
     run = f"a run on {percent(one.share)} of the rows ({one.rows:,})"
     if one.lost is None:
         return f"{run}: unknown, {one.why}"

@@ -144,7 +144,7 @@ def _rates(problem: Problem, stopwatch: _Stopwatch, wide: int, start: float, bud
         return {**rates, "late": late, "cached": cached}
     fresh = units[used:]
     early, _ = stopwatch.run(fresh, p, early_dtype, start + FRESH * budget) if fresh else (late, 0)
-    again, column = _again(stopwatch, units[:used], p, wide, early_dtype, WARM / 4 * budget)
+    again, column = _rerun(stopwatch, units[:used], p, wide, early_dtype, WARM / 4 * budget)
     late_again = again
     if early_dtype is not np.float64:
         late_again, _ = stopwatch.run(units[:used], p, np.float64, time.perf_counter() + WARM / 4 * budget)
@@ -154,7 +154,7 @@ def _rates(problem: Problem, stopwatch: _Stopwatch, wide: int, start: float, bud
     return {**rates, "column": column, "reading": reading, "cached": cached}
 
 
-def _again(stopwatch: _Stopwatch, known: list[int], p: int, wide: int, dtype: Any, share: float) -> tuple[float, float]:
+def _rerun(stopwatch: _Stopwatch, known: list[int], p: int, wide: int, dtype: Any, share: float) -> tuple[float, float]:
     """Chunks that were read already are in the page cache: what they cost there, and what a column adds."""
     few, many = (p, wide) if wide > p else (max(1, p // 4), p)
     at = {p: stopwatch.run(known, p, dtype, time.perf_counter() + share)[0]}
@@ -170,7 +170,7 @@ def _forming(operator: Operator) -> float:
     """
     block = generator(0, "measurement").standard_normal((operator.block_rows, PROBES))
     if isinstance(operator, RowGram):  # a column of chunks may take long to read: arithmetic alone
-        return min(_one_strip(operator, block) for _ in range(2))
+        return min(_strip_seconds(operator, block) for _ in range(2))
     few = max(LEAST_FORMED, min(FORMED, operator.pass_bytes // 64))
     units = max(1, operator.units * few // max(operator.pass_bytes, few))
     rates = []
@@ -182,7 +182,7 @@ def _forming(operator: Operator) -> float:
     return min(rates)
 
 
-def _one_strip(operator: RowGram, block: np.ndarray) -> float:
+def _strip_seconds(operator: RowGram, block: np.ndarray) -> float:
     """Seconds a byte of one thread that multiplies some columns by each other, as a pass does."""
     gram, strip = np.zeros(operator.blocks.shape), np.zeros((operator.rows, STRIP_COLUMNS[0]))
     begin = time.perf_counter()
@@ -211,7 +211,7 @@ class _Stopwatch:
                 group, following = units[done : done + self._threads], units[done + self._threads :][: self._threads]
                 for unit in following:  # as in a pass
                     self.operator.read_ahead(range(unit, unit + 1))
-                for part in self._pool.map(self._one(block), group):
+                for part in self._pool.map(self._unit_reader(block), group):
                     nbytes += part
                 done += len(group)
         self.bytes_read += nbytes
@@ -224,7 +224,7 @@ class _Stopwatch:
         self.run(units[: self._threads], p, np.float64, 0.0)
         return units[self._threads :]
 
-    def _one(self, block: np.ndarray) -> Callable[[int], int]:
+    def _unit_reader(self, block: np.ndarray) -> Callable[[int], int]:
         def read(unit: int) -> int:
             return int(self.operator.partial(range(unit, unit + 1), block).record.bytes_read)
 
@@ -247,7 +247,7 @@ def measure_on_disk(
     start, operator, p = time.perf_counter(), problem.sides()[0], problem.algorithm.iteration_rank
     columns = max(1, min(problem.d, min(plan.held, LARGEST_RANGE) // (8 * p)))
     half = RowsByRange(
-        reader=operator.reader, weight=1.0, view=AS_STORED, rows=_Nowhere(Path(), (0, p)), before=None, start=0
+        reader=operator.reader, weight=1.0, view=AS_STORED, rows=_DiscardingFile(Path(), (0, p)), before=None, start=0
     )
     threads = min(plan.threads, len(runs_of(operator)))
     with single_threaded_blas(), ThreadPoolExecutor(threads) as pool:
@@ -274,7 +274,7 @@ def measure_on_disk(
     )
 
 
-class _Nowhere(BlockFile):
+class _DiscardingFile(BlockFile):
     """A file that discards what is written to it, for a run that is only planned."""
 
     def write(self, start: int, values: np.ndarray) -> None:

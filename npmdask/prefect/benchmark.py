@@ -67,7 +67,7 @@ def choose(rows: list[str] | None, scale: str, store: str) -> list[str]:
     BadInputError
         There is no such row.
     """
-    known = _known()
+    known = _known_rows()
     for name in rows or []:
         require_known(name, known, "there is no row")
     _require_scale(Path(store), scale)
@@ -120,7 +120,7 @@ def row_facts(lines: list[dict[str, Any]], store: str) -> dict[str, Any]:
     return {"answered": good, "sentence": "; ".join(said), "figures": figures, "store": store}
 
 
-def _known() -> list[str]:
+def _known_rows() -> list[str]:
     if find_spec("benchmarks") is None:
         raise RefusedError(
             "the benchmarks are not part of the installed package: run this flow in a checkout of "
@@ -145,7 +145,7 @@ def _require_scale(store: Path, scale: str) -> None:
 def _line_of(name: str, scale: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks", name, "--scale", scale]
     child = subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": python_path()}, stdout=subprocess.PIPE, preexec_fn=_tied
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": python_path()}, stdout=subprocess.PIPE, preexec_fn=_pdeathsig
     )
     try:
         said = child.communicate()[0].decode(errors="replace").strip().splitlines()
@@ -158,7 +158,7 @@ def _line_of(name: str, scale: str) -> dict[str, Any]:
         raise RefusedError(f"row {name} ended with status {child.returncode} and without a result") from None
 
 
-def _tied() -> None:
+def _pdeathsig() -> None:
     """Between fork and exec: end with the flow run, however that ends."""
     if LIBC is not None:
         LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

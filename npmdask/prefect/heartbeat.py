@@ -55,28 +55,28 @@ def tended(function: Made) -> Made:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not _alone():
+        if not _is_called_directly():
             print_to_whoever_listens()
             os.environ.pop("PREFECT_API_AUTH_STRING", None)  # Prefect has read it; what the run starts needs it not
             with suppress(OSError):  # of another machine: there are its absolute paths alone
                 os.chdir(os.environ.get(FOLDER, "."))
         open_log()
         private = _is_private(*args, *kwargs.values())
-        with beating(), _failures_told(kwargs.get("run_id"), private=private):
+        with beating(), _logging_failures(kwargs.get("run_id"), private=private):
             try:
-                with _noted(kwargs.get("run_id"), private=private):
+                with _recording_end(kwargs.get("run_id"), private=private):
                     return function(*args, **kwargs)
             except (LostError, CommitError, HTTPError) as error:
-                if _alone():
+                if _is_called_directly():
                     raise
                 gone = f"the Prefect server failed ({type(error).__name__}): its log says why"
                 return Crashed(message=gone if isinstance(error, HTTPError) else str(error))
             except (FencedOutError, HeldError) as error:
                 same = isinstance(error, FencedOutError) or error.owner == flow_run.get_id()
-                if same and isinstance(error, HeldError) and error.stuck and not _alone():
+                if same and isinstance(error, HeldError) and error.stuck and not _is_called_directly():
                     os.kill(error.pid, signal.SIGKILL)  # the keeper gave it up; what it has not committed is not lost
                     return Crashed(message="the process before this one hung in the middle of a commit, and was ended")
-                if same and not _alone():
+                if same and not _is_called_directly():
                     print(f"npmdask: {error}; this process leaves it to the other", file=sys.stderr, flush=True)
                     os._exit(0)
                 raise
@@ -85,9 +85,9 @@ def tended(function: Made) -> Made:
 
 
 @contextmanager
-def _noted(schedule: str | None, *, private: bool) -> Iterator[None]:
+def _recording_end(schedule: str | None, *, private: bool) -> Iterator[None]:
     """Write down how a scheduled run ended, for `npmdask status` and metrics: one that fails early has no store."""
-    runs, name = os.environ.get(BELOW), None if _alone() else schedule  # a run is called as its schedule
+    runs, name = os.environ.get(BELOW), None if _is_called_directly() else schedule  # a run is called as its schedule
     error: str | None = None
     try:
         yield
@@ -104,7 +104,7 @@ def _noted(schedule: str | None, *, private: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _failures_told(run: str | None, *, private: bool) -> Iterator[None]:
+def _logging_failures(run: str | None, *, private: bool) -> Iterator[None]:
     """A line of the log where a flow fails, also before it has a store: the kind; the sentence is that of its state."""
     try:
         yield
@@ -136,7 +136,7 @@ def require_progress(store: str) -> None:
         )
 
 
-def _alone() -> bool:
+def _is_called_directly() -> bool:
     """Say whether the caller waits in this process for the flow, instead of a worker outside of it.
 
     A sub-flow has such a caller too, the flow that called it: process and environment are not its own.
@@ -154,7 +154,7 @@ def beating() -> Iterator[None]:
     before = os.environ.get(OWNER)
     os.environ[OWNER] = run_id
     over = threading.Event()
-    thread = threading.Thread(target=_beat, args=(run_id, over, _same_server()), name="heart", daemon=True)
+    thread = threading.Thread(target=_send_beats, args=(run_id, over, _current_settings()), name="heart", daemon=True)
     thread.start()
     try:
         yield
@@ -163,13 +163,13 @@ def beating() -> Iterator[None]:
         os.environ.pop(OWNER) if before is None else os.environ.__setitem__(OWNER, before)
 
 
-def _same_server() -> SettingsContext:
+def _current_settings() -> SettingsContext:
     """For a thread, which has a context of its own: the settings in force, those of a test harness for example."""
     now = get_settings_context()
     return SettingsContext(profile=now.profile, settings=now.settings)
 
 
-def _beat(run_id: str, over: threading.Event, settings: SettingsContext) -> None:
+def _send_beats(run_id: str, over: threading.Event, settings: SettingsContext) -> None:
     with settings:
         while not over.is_set():
             # A server that is away for a while: the keeper knows that, too. One without events needs none.

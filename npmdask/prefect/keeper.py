@@ -79,9 +79,9 @@ class Reconciler:
         now = datetime.now(UTC)
         if self._lost:
             self._since, self._lost = now, False
-        for run in _in_states(client, StateType.RUNNING, StateType.PENDING):
+        for run in _runs_in_states(client, StateType.RUNNING, StateType.PENDING):
             self._require_life(client, run, now)
-        for run in _in_states(client, StateType.CRASHED):
+        for run in _runs_in_states(client, StateType.CRASHED):
             self._start_again(client, run, now)
         _skip_old_ticks(client, now)
 
@@ -145,7 +145,7 @@ def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
     One that is there already in the same version stays as it is: made again, an interval would start again. Only where
     its flow lies, and its environment, may have changed, with the version of this package.
     """
-    known = _every(client.read_deployments, sort=DeploymentSort.NAME_ASC)
+    known = _all_pages(client.read_deployments, sort=DeploymentSort.NAME_ASC)
     there = {one.name: one for one in known if TAG in one.tags}
     for one in planned:
         start = {"entrypoint": f"{one.flow.fn.__module__}.{one.flow.fn.__name__}", "job_variables": _variables(one)}
@@ -188,13 +188,13 @@ def _deploy(client: SyncPrefectClient, one: Planned) -> UUID:
 _POOL_FILTER = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
 
 
-def _in_states(client: SyncPrefectClient, *types: StateType) -> list[FlowRun]:
+def _runs_in_states(client: SyncPrefectClient, *types: StateType) -> list[FlowRun]:
     """All flow runs of the pool in one of these states, the oldest first."""
     wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types))))
-    return _every(client.read_flow_runs, flow_run_filter=wanted, sort=FlowRunSort.EXPECTED_START_TIME_ASC)
+    return _all_pages(client.read_flow_runs, flow_run_filter=wanted, sort=FlowRunSort.EXPECTED_START_TIME_ASC)
 
 
-def _every(read: Callable[..., list[Any]], **asked: Any) -> list[Any]:
+def _all_pages(read: Callable[..., list[Any]], **asked: Any) -> list[Any]:
     """All that a question about the pool finds, page after page."""
     found: list[Any] = []
     while page := read(work_pool_filter=_POOL_FILTER, limit=200, offset=len(found), **asked):
@@ -220,7 +220,7 @@ def _last_sign(client: SyncPrefectClient, run: FlowRun) -> datetime | None:
 def _skip_old_ticks(client: SyncPrefectClient, now: datetime) -> None:
     """Ticks of one schedule that are all due: the newest replaces the others."""
     due: dict[Any, list[FlowRun]] = {}
-    for run in _in_states(client, StateType.SCHEDULED):
+    for run in _runs_in_states(client, StateType.SCHEDULED):
         if run.auto_scheduled and run.run_count == 0 and run.expected_start_time and run.expected_start_time <= now:
             due.setdefault(run.deployment_id, []).append(run)
     for ticks in due.values():

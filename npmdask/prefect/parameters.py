@@ -37,7 +37,7 @@ Config = Annotated[
 ]
 
 
-def _taken(value: Any, handler: Callable[[Any], Any]) -> RunConfig | str:
+def _config_or_path(value: Any, handler: Callable[[Any], Any]) -> RunConfig | str:
     """Tables are held to the model; a path to what is there, once the run looks."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
@@ -51,7 +51,7 @@ def _taken(value: Any, handler: Callable[[Any], Any]) -> RunConfig | str:
 
 Source = Annotated[
     RunConfig | str | SkipJsonSchema[os.PathLike[str]] | SkipJsonSchema[dict[str, Any]],
-    WrapValidator(_taken),
+    WrapValidator(_config_or_path),
     said(
         "a configuration, the path of a configuration file (.toml), or, with k, the path or URL of data; relative "
         "paths start at the run's working folder, those in a file at its own folder"
@@ -173,7 +173,7 @@ def configuration(
     given = {option: options.pop(option, None) for option in SHORT if option != "k"}
     if options:
         raise BadInputError(f"unknown option {next(iter(options))!r}: {closest(next(iter(options)), [*given])}")
-    made = _made(_tables(config), _changes({**given, "k": k}, changes), store, run_id)
+    made = _make_config(_tables(config), _changes({**given, "k": k}, changes), store, run_id)
     return at_store(made, name_of_run(made, run_id))
 
 
@@ -181,12 +181,12 @@ def _tables(config: Any) -> RunConfig | str:
     if isinstance(config, Mapping):
         return validate_config(dict(config))
     try:
-        return _taken(config, RunConfig.model_validate)
+        return _config_or_path(config, RunConfig.model_validate)
     except ValueError as error:
         raise BadInputError(f"config: {error}") from None
 
 
-def _made(config: RunConfig | str, changes: dict[str, Any], store: str | None, run_id: str | None) -> RunConfig:
+def _make_config(config: RunConfig | str, changes: dict[str, Any], store: str | None, run_id: str | None) -> RunConfig:
     if isinstance(config, RunConfig):
         return config_of_tables(config, store=store, changes=changes) if changes or store else config
     if not is_source(config, changes):
@@ -245,10 +245,10 @@ def numbered(config: RunConfig, run_id: str, *, follows: bool = False) -> RunCon
             f"runs are numbered in a folder, and {config.run.store} is a URL: leave fresh out, or use a folder"
         )
     store = next_store(Path(str(config.run.store)))
-    if config.privacy is None and _of_other_data(config, store):
+    if config.privacy is None and _is_on_other_data(config, store):
         store = f"{Path(store).parent / str(int(Path(store).name) + 1).zfill(6)}"
     changed: dict[str, Any] = {"run": config.run.model_copy(update={"store": store})}
-    before = [path for path in _numbers(Path(store).parent) if path.name < Path(store).name and _answered(path)]
+    before = [path for path in _numbers(Path(store).parent) if path.name < Path(store).name and _has_answer(path)]
     if follows and before:
         changed["report"] = config.report.model_copy(update={"align_to": str(before[-1])})
     return at_store(config.model_copy(update=changed), run_id)
@@ -274,16 +274,16 @@ def _is_done(store: Path) -> bool:
     if not (store / "result").exists() or (store / KEY).exists():
         return False
     asked = (store / "run.json").exists() and "report" in (RunStore(store).read_spec() or {})
-    return not asked or (store / PART).exists() or not _answered(store)
+    return not asked or (store / PART).exists() or not _has_answer(store)
 
 
-def _of_other_data(config: RunConfig, store: str) -> bool:
+def _is_on_other_data(config: RunConfig, store: str) -> bool:
     """Say whether a run in ``store`` was begun on data that have changed since: it can never go on."""
     spec = RunStore(store).read_spec() if Path(store).exists() else None
     return spec is not None and spec["data"].get("fingerprint") != config.source.open().fingerprint
 
 
-def _answered(store: Path) -> bool:
+def _has_answer(store: Path) -> bool:
     """Say whether the run in ``store`` has an answer to align with."""
     result = RunStore(store).part_meta("result")
     return result is not None and Outcome(**result["outcome"]).answered

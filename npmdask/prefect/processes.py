@@ -62,7 +62,7 @@ class Service:
 
 
 @dataclass
-class _Running:
+class _RunningService:
     service: Service
     process: "subprocess.Popen[bytes]"
     started: float
@@ -78,7 +78,7 @@ class Supervisor:
         self.folder = Path(folder).absolute()
         self._services = tuple(services)
         self._say = say
-        self._running: list[_Running] = []
+        self._running: list[_RunningService] = []
 
     def __enter__(self) -> "Supervisor":
         self.start()
@@ -98,7 +98,7 @@ class Supervisor:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             for service in self._services:
-                self._running.append(_Running(service, self._launch(service), time.monotonic()))
+                self._running.append(_RunningService(service, self._launch(service), time.monotonic()))
                 self._remember()
                 self._wait(self._running[-1])
         except BaseException:
@@ -115,12 +115,12 @@ class Supervisor:
         """
         while not over():
             for one in self._running:
-                self._look_after(one)
+                self._supervise(one)
             time.sleep(interval)
 
     def stop(self) -> None:
         """End all of them, the last one first; returns when they are gone. Who asks once more gives them no time."""
-        with _asked_again() as asked:
+        with _stop_signals() as asked:
             self._stop(asked)
 
     def _stop(self, asked: list[int]) -> None:
@@ -149,25 +149,25 @@ class Supervisor:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_in_the_child,
+                preexec_fn=_prepare_child,
                 user=service.user,
                 group=None if service.user is None else pwd.getpwnam(service.user).pw_gid,
                 extra_groups=None if service.user is None else [],
             )
 
-    def _wait(self, one: _Running) -> None:
+    def _wait(self, one: _RunningService) -> None:
         deadline = time.monotonic() + one.service.patience
         while not one.service.ready():
             if one.process.poll() is not None or time.monotonic() > deadline:
                 raise self._refusal(one)
             time.sleep(0.1)
 
-    def _refusal(self, one: _Running) -> RefusedError:
+    def _refusal(self, one: _RunningService) -> RefusedError:
         code, log = one.process.returncode, self.folder / f"{one.service.name}.log"
         why = f"does not answer ({one.service.patience:g} s)" if code is None else f"ended with status {code}"
         return RefusedError(f"{one.service.name} {why}: {_last_line(log)} (see {log})")
 
-    def _look_after(self, one: _Running) -> None:
+    def _supervise(self, one: _RunningService) -> None:
         now = time.monotonic()
         if one.process.poll() is None:
             return
@@ -183,12 +183,12 @@ class Supervisor:
             for other in self._running:
                 if other.service.lost_with == (one.service.name, one.process.returncode):
                     other.process.kill()  # without a word to what it has started in sessions of their own: that goes on
-        elif now >= one.again_at and self._has_what_it_knows(one.service):
+        elif now >= one.again_at and self._is_dependency_ready(one.service):
             one.process, one.started, one.again_at = self._launch(one.service), now, None
             one.restarts += 1
             self._remember()
 
-    def _has_what_it_knows(self, service: Service) -> bool:
+    def _is_dependency_ready(self, service: Service) -> bool:
         known = service.lost_with and service.lost_with[0]
         return all(one.service.ready() for one in self._running if one.service.name == known)
 
@@ -225,7 +225,7 @@ def alone(folder: Path, remedy: str) -> Iterator[None]:
 
 
 @contextmanager
-def _asked_again() -> Iterator[list[int]]:
+def _stop_signals() -> Iterator[list[int]]:
     """Signals that ask to end, from now on, in place of interrupts; of threads other than the first: none."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -242,7 +242,7 @@ def _asked_again() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _in_the_child() -> None:
+def _prepare_child() -> None:
     """Between fork and exec: die with the supervisor. A shell's `&` leaves SIGINT ignored, and Prefect needs it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -65,10 +65,10 @@ def convergence_svg(history: list[dict[str, Any]], tol: float) -> str:
         return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
 
     parts = [_text(WIDTH / 2, 16, "Convergence", "middle")]
-    for decade in range(low, high + 1, _every(high - low)):
+    for decade in range(low, high + 1, _label_step(high - low)):
         x, y = at(first, 10.0**decade)
         parts += [_line(x, y, WIDTH - RIGHT, y, LINES + "55"), _text(x - 6, y + 4, f"1e{decade}", "end")]
-    for step in range(first, last + 1, _every(last - first)):
+    for step in range(first, last + 1, _label_step(last - first)):
         x, y = at(step, 10.0**low)
         parts.append(_text(x, y + 16, str(step), "middle"))
     parts.append(_text(WIDTH / 2, HEIGHT - 8, "step (one pass over the data each)", "middle"))
@@ -89,7 +89,7 @@ def convergence_svg(history: list[dict[str, Any]], tol: float) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}">{body}</svg>'
 
 
-def _every(span: int) -> int:
+def _label_step(span: int) -> int:
     """Between two labels."""
     return max(1, math.ceil(span / LABELS))
 
@@ -141,7 +141,7 @@ def show(name: str, part: str, text: str, said: str) -> None:
     page = _pages.setdefault((flow_run.get_id(), key), _Page())
     with page.lock:
         if page.number is None and not page.parts:
-            page.parts |= _plan_before(key)
+            page.parts |= _previous_plan(key)
         page.parts[part] = text
         head = [] if "report" in page.parts else [f"# {name}"]
         whole = "\n\n".join([*head, *(page.parts[one].strip() for one in PARTS if one in page.parts)]) + "\n"
@@ -152,7 +152,7 @@ def show(name: str, part: str, text: str, said: str) -> None:
                 client.update_artifact(page.number, ArtifactUpdate(data=whole, description=said))
 
 
-def _plan_before(key: str) -> dict[str, str]:
+def _previous_plan(key: str) -> dict[str, str]:
     """The plan of the version before, which is at its end: a run that is begun is not planned again."""
     latest: Any = Artifact.get  # whose types know no caller that is not asynchronous
     before = latest(key, _sync=True)
@@ -175,14 +175,14 @@ class LivePublisher(Observer):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publisher")
         self._showing: Future[None] | None = None
 
-    def _later(self, show: Callable[..., None], *arguments: Any) -> None:
+    def _submit_if_due(self, show: Callable[..., None], *arguments: Any) -> None:
         """In the thread, if something is due and it is not busy: to wake it at every step would cost the steps time."""
         due = self._plot_is_due or time.monotonic() - self._updated > PROGRESS_EVERY
         if due and (self._showing is None or self._showing.done()):
             context = copy_context()  # Prefect keeps in it which flow run this is
             self._showing = self._thread.submit(context.run, show, *arguments)
 
-    def _advance_now_and_then(self, said: str, percent: float) -> None:
+    def _advance_if_due(self, said: str, percent: float) -> None:
         if time.monotonic() - self._updated > PROGRESS_EVERY:
             self._advance(said, percent)
 
@@ -226,14 +226,14 @@ class Publisher(LivePublisher):
         rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9
         said = f"step {step.number}: residual {step.worst_residual:.2e} (tol {self._tol:.0e}), {rate:.2f} GB/s"
         self._log.info(said)
-        self._later(self._show, said, list(self._history))
+        self._submit_if_due(self._show, said, list(self._history))
 
     def _show(self, said: str, history: list[dict[str, Any]]) -> None:
         percent = progress_percent(history, self._tol)
         if self._plot_is_due:
             self._plot(said, percent, history)
         else:
-            self._advance_now_and_then(said, percent)
+            self._advance_if_due(said, percent)
 
     def on_end(self, solution: Solution) -> None:
         self._thread.shutdown()
@@ -335,19 +335,19 @@ class StreamPublisher(LivePublisher):
     def on_rows(self, rows: int, skipped: int, rate: float) -> None:
         self._rows = rows
         left = f", {skipped} left out" if skipped else ""
-        self._later(self._advance_now_and_then, f"{rows} rows{left}, {rate:.0f} rows/s", self._percent())
+        self._submit_if_due(self._advance_if_due, f"{rows} rows{left}, {rate:.0f} rows/s", self._percent())
 
     def on_measurement(self, measurement: Measurement) -> None:
         self._history, self._rows = (*self._history, measurement), measurement.rows
         said = measurement_line(measurement)
         self._log.info(said)
-        self._later(self._show, said, self._history)
+        self._submit_if_due(self._show, said, self._history)
 
     def _show(self, said: str, history: tuple[Measurement, ...]) -> None:
         if self._plot_is_due:
             self._plot(said, self._percent(), history)
         else:
-            self._advance_now_and_then(said, self._percent())
+            self._advance_if_due(said, self._percent())
 
     def on_stream_end(self, solution: StreamSolution) -> None:
         self._thread.shutdown()

@@ -138,7 +138,7 @@ def runs_report(
             section("", where, gone),
             *(_of_schedule(one, newest, errors.get(one.name, "")) for one in schedules),
             section(
-                "", _searched(len(listed), word) if word else None, Text(text="All runs", address="/") if word else None
+                "", _matches(len(listed), word) if word else None, Text(text="All runs", address="/") if word else None
             ),
             section("", *_pages(page, len(listed), word)),
             *(_of_run(root, one, prefect) for one in shown),
@@ -147,7 +147,7 @@ def runs_report(
     )
 
 
-def _searched(count: int, word: str) -> Text:
+def _matches(count: int, word: str) -> Text:
     verb = "has" if count < 2 else "have"
     return Text(text=f"{counted(count, 'run') if count else 'No run'} {verb} “{word}” in the name")
 
@@ -178,7 +178,7 @@ def _of_schedule(one: ScheduleStatus, found: list[RunStatus], error: str) -> Sec
         )
         if one.last in FAILED
         else None,
-        None if answered is None else Text(text=f"Last answer, of {answered.name}: {_shown(answered)[1]}"),
+        None if answered is None else Text(text=f"Last answer, of {answered.name}: {_state_and_answer(answered)[1]}"),
         Text(text="Its runs in Prefect", address=one.address),
     )
 
@@ -186,7 +186,7 @@ def _of_schedule(one: ScheduleStatus, found: list[RunStatus], error: str) -> Sec
 def _of_run(root: Path, one: RunStatus, prefect: str) -> Section:
     page = Path(one.path) / "report.html"
     owner = (one.holder or {}).get("owner", "")
-    state, answer = _shown(one)
+    state, answer = _state_and_answer(one)
     return section(
         f"Run {one.name}",
         Text(text=state),
@@ -196,7 +196,7 @@ def _of_run(root: Path, one: RunStatus, prefect: str) -> Section:
     )
 
 
-def _shown(one: RunStatus) -> tuple[str, str]:
+def _state_and_answer(one: RunStatus) -> tuple[str, str]:
     """State and answer. Of a store that holds what npmdask does not write: a page of all runs shows the others."""
     try:
         return _state(one), _answer(one)
@@ -249,12 +249,12 @@ def _schedules(auth: str) -> tuple[list[ScheduleStatus], str]:
     try:
         found = ask(url, "/deployments/filter", {"sort": "NAME_ASC"}, auth=auth)
         flows = {one["id"]: one["name"] for one in ask(url, "/flows/filter", {}, auth=auth)}
-        return [_known(url, pages, auth, one, flows) for one in found if one["schedules"]], pages
+        return [_schedule_status(url, pages, auth, one, flows) for one in found if one["schedules"]], pages
     except (OSError, ValueError, KeyError):
         return [], ""
 
 
-def _known(url: str, pages: str, auth: str, one: dict[str, Any], flows: Mapping[str, str]) -> ScheduleStatus:
+def _schedule_status(url: str, pages: str, auth: str, one: dict[str, Any], flows: Mapping[str, str]) -> ScheduleStatus:
     def newest(state: dict[str, Any], sort: str) -> dict[str, Any]:
         query = {"deployments": {"id": {"any_": [one["id"]]}}, "flow_runs": {"state": {"type": state}}}
         runs = ask(url, "/flow_runs/filter", query | {"sort": sort, "limit": 1}, auth=auth)
@@ -327,7 +327,7 @@ def page_at(root: Path, path: str) -> bytes | None:
     """Return the page asked for, if it is below ``root`` (whose own links are resolved) with no link on the way."""
     named = unquote(urlsplit(path).path)
     asked = Path(os.path.normpath(root / named.lstrip("/")))
-    if asked.suffix != ".html" or "\0" in named or not asked.is_relative_to(root) or not _of_a_run(root, asked.parent):
+    if asked.suffix != ".html" or "\0" in named or not asked.is_relative_to(root) or not _is_in_run(root, asked.parent):
         return None
     try:
         return asked.read_bytes() if asked.resolve(strict=True) == asked and asked.is_file() else None
@@ -335,7 +335,7 @@ def page_at(root: Path, path: str) -> bytes | None:
         return None
 
 
-def _of_a_run(root: Path, folder: Path) -> bool:
+def _is_in_run(root: Path, folder: Path) -> bool:
     """Say whether ``folder``, below ``root``, is that of a run or lies in one."""
     return any((one / "run.json").is_file() for one in (folder, *folder.parents) if one.is_relative_to(root))
 

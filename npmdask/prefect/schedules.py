@@ -61,18 +61,18 @@ class ScheduleEntry(BaseModel):
     parameters: dict[str, Any] = Field(default_factory=dict, description="further parameters of the flow")
 
     @model_validator(mode="after")
-    def _one_time(self) -> "ScheduleEntry":
+    def _require_one_timing(self) -> "ScheduleEntry":
         if (self.every is None) == (self.cron is None):
             raise ValueError(f"{self.name}: say when it runs, with either `every` or `cron`")
         if self.timezone not in available_timezones():
-            raise ValueError(f"{self.name}: there is no timezone {self.timezone!r}: {_closest(self.timezone)}")
+            raise ValueError(f"{self.name}: there is no timezone {self.timezone!r}: {_timezone_hint(self.timezone)}")
         if (self.config is not None) != (self.flow in OF_A_CONFIGURATION):
             takes = "needs a configuration: add" if self.config is None else "takes no configuration: leave out"
             raise ValueError(f"{self.name}: the flow {self.flow} {takes} `config`")
         return self
 
 
-def _closest(timezone: str) -> str:
+def _timezone_hint(timezone: str) -> str:
     return closest(timezone, [name for name in available_timezones() if "/" in name] + ["UTC"])[:100]
 
 
@@ -184,12 +184,12 @@ def _changed_clocks(when: Schedule, now: datetime) -> Iterator[str]:
         change, length = after.astimezone(UTC), abs(new - old)
         shown = change + min(old, new)  # by the clock; in UTC every such time comes once
         if hit := _ticks(when, shown, shown + length - second, zone="UTC"):
-            ticks = _times(_ticks(when, change - length, change + length - second), "%a %H:%M %Z")
-            how = f"{_times(hit, '%H:%M')} twice" if new < old else f"no {_times(hit, '%H:%M')}"
+            ticks = _times_text(_ticks(when, change - length, change + length - second), "%a %H:%M %Z")
+            how = f"{_times_text(hit, '%H:%M')} twice" if new < old else f"no {_times_text(hit, '%H:%M')}"
             yield f"{shown:%a %Y-%m-%d} has {how}, and Prefect ticks at {ticks}"
 
 
-def _times(ticks: Sequence[datetime], form: str) -> str:
+def _times_text(ticks: Sequence[datetime], form: str) -> str:
     said = [f"{one:{form}}" for one in ticks]
     return ", ".join(said) if len(said) < 4 else f"{said[0]} to {said[-1]}"
 
@@ -217,10 +217,10 @@ def read_schedules(path: Path | str) -> list[Planned]:
     names = [entry.name for entry in file.schedule]
     for name in names:
         require(names.count(name) <= 1, f"{path}: two schedules are called {name!r}; rename one")
-    return [_planned(entry, path.parent) for entry in file.schedule]
+    return [_plan_entry(entry, path.parent) for entry in file.schedule]
 
 
-def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
+def _plan_entry(entry: ScheduleEntry, folder: Path) -> Planned:
     run_folder("runs", str(entry.parameters.get("run_id", entry.name)))
     when = Interval(entry.every) if entry.every else _cron(entry.name, str(entry.cron), entry.timezone)
     flow, parameters = FLOWS[entry.flow], {"run_id": entry.name, **entry.parameters}
@@ -245,7 +245,7 @@ def _planned(entry: ScheduleEntry, folder: Path) -> Planned:
         flow=flow,
         when=when,
         parameters=parameters,
-        data=_one_spelling(data),
+        data=_canonical_place(data),
         folder=folder,
         begins=entry.every is not None and not entry.paused,
         version=sha256(json.dumps([entry.model_dump(), parameters], sort_keys=True).encode()).hexdigest()[:12],
@@ -272,7 +272,7 @@ def _data_of(config: RunConfig) -> str:
     return config.source.path or " ".join(config.source.nodes or ())
 
 
-def _one_spelling(data: str) -> str:
+def _canonical_place(data: str) -> str:
     """The same text for every way to write one place: a path, ``file://``, with a slash behind it, through a link."""
     if "://" in data and not data.startswith("file://"):
         return data.rstrip("/")

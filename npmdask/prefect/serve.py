@@ -201,7 +201,7 @@ def services(
             name="keeper",
             command=(sys.executable, *keeper_command(schedules, alive)),
             environment=client,
-            ready=_fresh(alive),
+            ready=_liveness_check(alive),
         ),
         worker(url, f"on-{socket.gethostname()}", client | aside),
     ]
@@ -266,7 +266,7 @@ def _online(url: str, name: str, auth: str) -> bool:
     return any(one["name"] == name and one["status"] == "ONLINE" for one in found)
 
 
-def _fresh(alive: Path) -> Callable[[], bool]:
+def _liveness_check(alive: Path) -> Callable[[], bool]:
     def ready() -> bool:
         try:
             return time.time() - alive.stat().st_mtime < FRESH

@@ -261,7 +261,7 @@ class OwnPagesOnly:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif (why := self._refusal(scope["headers"])) is None:
-            await self._app(scope, receive, partial(_unframed, send))
+            await self._app(scope, receive, partial(_deny_framing, send))
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": why})  # before it is accepted: 403
         else:
@@ -279,7 +279,7 @@ class OwnPagesOnly:
         return None
 
 
-async def _unframed(send: Any, message: Any) -> None:
+async def _deny_framing(send: Any, message: Any) -> None:
     """Sends on; a page of another origin cannot put ours into a frame, to have it clicked."""
     if message["type"] == "http.response.start":
         message = message | {"headers": [*message.get("headers", ()), (b"x-frame-options", b"DENY")]}

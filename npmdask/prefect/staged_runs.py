@@ -345,7 +345,7 @@ class StagePublisher(LivePublisher):
         self._advance(label, self._percent)
 
     def on_step(self, step: Step) -> None:
-        self._later(self._advance_now_and_then, f"{self._label}; step {step.number}", self._percent)
+        self._submit_if_due(self._advance_if_due, f"{self._label}; step {step.number}", self._percent)
 
     @property
     def _percent(self) -> float:
@@ -358,7 +358,7 @@ class StagePublisher(LivePublisher):
         self._advance(ending_text(said, ""), 100.0)
 
 
-def _to_its_end(job: Callable[..., Any], stages: int, store: str, run_id: str | None, *means: Any) -> dict[str, Any]:
+def _run_job(job: Callable[..., Any], stages: int, store: str, run_id: str | None, *means: Any) -> dict[str, Any]:
     """Run a job of so many ``stages``, from wherever its store is, with the resources that it is given here."""
     shown = StagePublisher(run_id or last_part(store), stages)
     require_progress(store)
@@ -425,7 +425,7 @@ def find_topics(
     ...     report("news", find_topics("docword.txt.gz", 20, "vocab.txt", store="runs/news", memory="1GiB"))
     """
     job = partial(run_topics, documents, count, vocabulary, cut=cut or CorpusFilter(), **options)
-    return _to_its_end(job, 3, store, run_id, memory, threads, workers)
+    return _run_job(job, 3, store, run_id, memory, threads, workers)
 
 
 @step
@@ -481,7 +481,7 @@ def find_components(
     ...     report("points", find_components("mixture", "points.zarr", 3, store="runs/points"))
     """
     job = partial(fit_latent, kind, samples, count, **options)
-    return _to_its_end(job, 2, store, run_id, memory, threads, workers)
+    return _run_job(job, 2, store, run_id, memory, threads, workers)
 
 
 @step
@@ -540,4 +540,4 @@ def find_modes(
     ...     report("coupled", find_modes("mca", "sst.zarr", "rain.zarr", 10, store="runs/coupled"))
     """
     job = partial(fit_coupled, kind, left, right, count, **options)
-    return _to_its_end(job, 2 if options.get("pcs") else 1, store, run_id, memory, threads, workers)
+    return _run_job(job, 2 if options.get("pcs") else 1, store, run_id, memory, threads, workers)

@@ -63,10 +63,10 @@ def subject(parameters: Mapping[str, Any]) -> str:
     if parameters.get("config") is not None:
         given = {name: parameters[name] for name in (*SHORT, "config", "store", "changes") if name in parameters}
         return what_runs(configuration(**given))
-    return _of_a_job(parameters) or str(parameters.get("run_id") or parameters.get("name") or "")
+    return _job_text(parameters) or str(parameters.get("run_id") or parameters.get("name") or "")
 
 
-def _of_a_job(parameters: Mapping[str, Any]) -> str:
+def _job_text(parameters: Mapping[str, Any]) -> str:
     """Describe the data of topics, latent components and two fields, which take no configuration."""
     count = parameters.get("count")
     if "documents" in parameters:

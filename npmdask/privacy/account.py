@@ -155,7 +155,7 @@ class Account:
         except BudgetError:
             self._unbind_if_new()
             raise
-        self._keep_place()
+        self._save_ledger_position()
         if (
             self._source.mark is not None and not begun
         ):  # where it can be written, an older copy of the ledger will be noticed
@@ -182,7 +182,7 @@ class Account:
                 said = "nothing says which ledger this run was charged to: restore it from a backup, or start a new run"
                 raise RefusedError(f"{place} is damaged ({error}), so that {said}") from error
 
-    def _keep_place(self) -> None:
+    def _save_ledger_position(self) -> None:
         """Remember how far the ledger was; after what was written to it, so that a kill leaves an older place."""
         assert self._ledger is not None
         entries, head = self._ledger.head()
@@ -226,13 +226,13 @@ class Account:
     def begin(self, step: int) -> None:
         assert self._ledger is not None
         self._ledger.begin(self._run_id, step)
-        self._keep_place()
+        self._save_ledger_position()
 
     def written(self, step: int, digest: str) -> None:
         """Commit the digest of what was released to the ledger, which holds the next run of this step to it."""
         assert self._ledger is not None
         self._ledger.commit(self._run_id, step, digest)
-        self._keep_place()
+        self._save_ledger_position()
 
     def released(self, step: int, mechanism: Any, block: Block, released: Block) -> dict[str, Any]:
         """After the noise, before anything is kept; returns what the history of the run says of this release."""

@@ -257,7 +257,7 @@ class BoundedTensor(Bounded, PackedTensor):
         largest = math.log2(self.clip_norm * COLUMN_NORM**3) + 1.5 * math.log2(d)
         return math.ldexp(1.0, max(math.floor(fine), math.ceil(largest) - 62))
 
-    def _depth_with(self, p: int) -> int:
+    def _rounding_depth(self, p: int) -> int:
         """Roundings that a term meets on its way into an entry, at most, of a block with p columns.
 
         It is multiplied twice, and summed within a strip (over both indices at once, or one after the other), over the
@@ -273,7 +273,7 @@ class BoundedTensor(Bounded, PackedTensor):
 
         sum |t| |u| |u| <= clip_norm (sum |u|)^2 <= clip_norm d ||u||_2^2, and of scores clip_norm d^1.5 ||u||_2^3.
         """
-        n, d = self._depth_with(p), self.reader.size
+        n, d = self._rounding_depth(p), self.reader.size
         share = n * MACHINE_EPS / (1 - n * MACHINE_EPS) * self.clip_norm
         size = d**1.5 * COLUMN_NORM**3 if self.scores else d * COLUMN_NORM**2
         entry = (2 * share * size + self._grid) * (1 + 2.0**-40)

@@ -249,9 +249,9 @@ class Records(BySlabs):
 
     def join(self, left: Partial, right: Partial) -> Partial:
         total = np.stack([left.sums[limb] + right.sums[limb] for limb in LIMBS])
-        return Partial(self._carried(total), left.record.add(right.record), left.fragments + right.fragments)
+        return Partial(self._carried_limbs(total), left.record.add(right.record), left.fragments + right.fragments)
 
-    def _carried(self, total: np.ndarray) -> Sums:
+    def _carried_limbs(self, total: np.ndarray) -> Sums:
         """An exact sum (2 x d x p), carried, as its two limbs by name."""
         return dict(zip(LIMBS, carry(total, self.clipping.unit), strict=True))
 
@@ -284,7 +284,7 @@ class ClippedGram(Records):
             images = self._images(records @ block)
             np.matmul(records.T, images, out=product)
             add_exactly(total, product, unit)
-        return Partial(self._carried(total), record)
+        return Partial(self._carried_limbs(total), record)
 
     def _records(self, slabs: range, record: ReadStats) -> Iterator[np.ndarray]:
         """Strips of clipped records that stay in cache; the memory of one is reused by the next."""
@@ -347,14 +347,14 @@ class ClippedSparseGram(Records):
         record, fragments, total = ReadStats(), list[Fragment](), np.zeros((2, *block.shape))
         for at, piece in whole_rows(self.reader, slabs, record, fragments):
             self._add(total, piece, block, np.arange(at, at + piece.shape[0]))
-        return Partial(self._carried(total), record, fragments)
+        return Partial(self._carried_limbs(total), record, fragments)
 
     def finish(self, total: Partial, block: Block) -> np.ndarray:
         held = np.stack([total.sums[limb] for limb in LIMBS])
         with np.errstate(over="ignore", invalid="ignore"):
             cut = np.asarray(cut_numbers(total.fragments), np.int64)
             self._add(held, cut_rows(self.reader, total.fragments), block, cut)
-        return super().finish(Partial(self._carried(held), total.record), block)
+        return super().finish(Partial(self._carried_limbs(held), total.record), block)
 
     def _add(self, total: np.ndarray, rows: csr_matrix, block: Block, numbers: np.ndarray) -> None:
         """Add the products of whole rows, of these ``numbers``, some at a time and without the empty ones."""

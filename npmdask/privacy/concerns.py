@@ -70,7 +70,7 @@ def concerns(problem: Asked) -> tuple[str, ...]:
 
 def concerns_of_node(problem: Asked) -> tuple[str, ...]:
     """List the same for one node of a federated run; the data of other nodes may still outweigh its noise."""
-    buried = _buried(problem)
+    buried = _buried_text(problem)
     said = f"the noise buries the data of this node: {buried}; only the data of further nodes can outweigh it"
     return (*problem.recipe.promise_concerns(problem.source), *([said] if buried else []))
 
@@ -88,7 +88,7 @@ def require_signal(problem: Asked) -> None:
     RefusedError
         No component of the data could be seen in the result.
     """
-    buried = _buried(problem)
+    buried = _buried_text(problem)
     if buried:
         raise RefusedError(
             f"the noise would bury every component: {buried}. Nothing was charged; use more records, a larger epsilon "
@@ -96,7 +96,7 @@ def require_signal(problem: Asked) -> None:
         )
 
 
-def _buried(problem: Asked) -> str:
+def _buried_text(problem: Asked) -> str:
     """Say why no component could be seen in the result; empty if some could."""
     most, norm = problem.recipe.largest(problem.source), _lasting_noise(problem)
     if most is None or norm is None or norm <= most:

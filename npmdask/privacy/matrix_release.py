@@ -418,7 +418,7 @@ class CovarianceRecipe(MatrixRecipe):
             definite=algorithm.definite,
             root=source.kind == "sparse",
         )
-        arrays, told = _made_of(matrix, public, self.target_rank)
+        arrays, told = _leading_pairs(matrix, public, self.target_rank)
         statement = public_statement(self.privacy, self.relation, self.mechanism) | {
             "releases": self.releases,
             "iteration_rank": p,
@@ -428,11 +428,11 @@ class CovarianceRecipe(MatrixRecipe):
             "noise_to_paper": None,
             "values_are": self.values_are(source),
             "covariance": asdict(public),
-            "warnings": [*self._of_all(source, state), *filter(None, [told["noise_warning"]])],
+            "warnings": [*self._matrix_warnings(source, state), *filter(None, [told["noise_warning"]])],
         }
         return {**arrays, "covariance": matrix}, statement | told
 
-    def _of_all(self, source: Source, state: Any) -> list[str]:
+    def _matrix_warnings(self, source: Source, state: Any) -> list[str]:
         """Return warnings about the choices that were made, as far as the whole matrix shows them."""
         if not self.relation.public_rows or not self.algorithm.definite:
             return []
@@ -453,7 +453,7 @@ def _covariance_operator(source: Source, relation: Relation, rule: PublicRule) -
     return replace(made, whole=True) if isinstance(made, ClippedGram | ClippedSparseGram) else made
 
 
-def _made_of(matrix: np.ndarray, public: CovarianceFacts, k: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _leading_pairs(matrix: np.ndarray, public: CovarianceFacts, k: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The k leading pairs of a released matrix, and what the statement says of them."""
     d = len(matrix)
     known = attributes(public, "stddev", "largest_trace", "definite")
@@ -471,11 +471,11 @@ def _made_of(matrix: np.ndarray, public: CovarianceFacts, k: int) -> tuple[dict[
     return arrays, {
         "predicted_error": found.sine,
         "above_noise": found.above,
-        "noise_warning": _below(found.above, k, noise_norm(public.stddev, d)),
+        "noise_warning": _noise_warning(found.above, k, noise_norm(public.stddev, d)),
     }
 
 
-def _below(above: int, k: int, norm: float) -> str:
+def _noise_warning(above: int, k: int, norm: float) -> str:
     """Which of the k components are noise as far as anybody can tell; nothing where none is."""
     if above == k:
         return ""
@@ -526,7 +526,7 @@ def components_of_covariance(
             f"k = {k!r} is not possible: give a whole number from 1 to {len(chosen)}, the number of columns"
         )
     here = np.ix_(chosen, chosen)
-    made, told = _made_of(
+    made, told = _leading_pairs(
         np.ascontiguousarray(arrays["covariance"][here]), CovarianceFacts(**meta["statement"]["covariance"]), k
     )
     before = meta["statement"]

@@ -286,9 +286,9 @@ class Entry(MatrixRelation):
         return 0.0 if self.coherence is None else 4 * math.sqrt(self.coherence * math.log(d) / d)
 
     def describe(self) -> str:
-        return f"one entry of the matrix, changed by at most {self.unit:g}{self._capped()}"
+        return f"one entry of the matrix, changed by at most {self.unit:g}{self._coherence_text()}"
 
-    def _capped(self) -> str:
+    def _coherence_text(self) -> str:
         return "" if self.coherence is None else f" (noise never below that of coherence {self.coherence:g})"
 
     def spec(self) -> dict[str, Any]:
@@ -310,7 +310,7 @@ class SymmetricEntry(Entry):
     def describe(self) -> str:
         return (
             "one entry of the symmetric matrix together with its mirror image, changed by at most "
-            f"{self.unit:g}{self._capped()}"
+            f"{self.unit:g}{self._coherence_text()}"
         )
 
 
@@ -479,10 +479,10 @@ class TensorRelation(Relation):
         scaled = top / norms
         moved = np.array([replace(self, share=1.0).sensitivity(scaled[:, [l]]) for l in range(columns)])  # noqa: E741
         powers = scaled**self._power / moved
-        largest = self._together(np.einsum("ij,ij->i", powers, powers), powers)
+        largest = self._joint_bound(np.einsum("ij,ij->i", powers, powers), powers)
         return min(float(columns), largest * (1 + (columns + 8 * ROUNDINGS) * MACHINE_EPS))
 
-    def _together(self, sums: np.ndarray, powers: Block) -> float:
+    def _joint_bound(self, sums: np.ndarray, powers: Block) -> float:
         """``sums``: D_i. ``powers``: of contractions u_i^2 / s (d x L)."""
         six, three, one = (e * e for e in self.changes)
         x, y, z = three_largest(sums)

@@ -419,7 +419,7 @@ def _flops(d: int, columns: int, releases: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Level:
+class _Stddev:
     """The stddev of an entry of a release at the public start block, as :class:`PrivatePower` asks for it."""
 
     mechanism: Any
@@ -484,17 +484,17 @@ class PowerNoise:
         found = [_share(self.vectors(sizes, level, releases, columns, number), weights, k) for number in range(draws)]
         return float(np.mean(found))
 
-    def _level(self, epsilon: float, releases: int, columns: int) -> _Level | None:
+    def _level(self, epsilon: float, releases: int, columns: int) -> _Stddev | None:
         """None where the product would refuse so little budget."""
         try:
-            mechanism, block = self._at(columns)
+            mechanism, block = self._block_mechanism(columns)
             budget = Budget(epsilon, self.privacy.delta)
             mechanism = replace(mechanism, budget=budget, releases=releases)
-            return _Level(mechanism=mechanism, block=block, plain=float(mechanism.noise_stddev(block, rows=self.rows)))
+            return _Stddev(mechanism=mechanism, block=block, plain=float(mechanism.noise_stddev(block, rows=self.rows)))
         except NpmdaskError:
             return None
 
-    def vectors(self, sizes: np.ndarray, level: _Level, releases: int, columns: int, number: int) -> Block:
+    def vectors(self, sizes: np.ndarray, level: _Stddev, releases: int, columns: int, number: int) -> Block:
         """Simulate a run on the diagonal matrix of ``sizes``, with noise in every product, and return what it finds."""
         rng = generator(SEED, "simulated", number)
         given: dict[str, Any] = {"iteration_rank": columns, "releases": releases}
@@ -506,7 +506,7 @@ class PowerNoise:
             drawn = rng.laplace(0, sqrt(0.5), shape) if level.pure else rng.standard_normal(shape)
             return np.asarray(drawn * (level.plain if image_norm is None else level.of(image_norm)))
 
-        lost, d = self._lost(sizes, number), self.problem.d
+        lost, d = self._clipping_loss(sizes, number), self.problem.d
         state = algorithm.init(d, rng=rng)
         for _ in range(releases):
             query = algorithm.query(state)
@@ -517,7 +517,7 @@ class PowerNoise:
             state, _ = algorithm.update(state, product + noise(product.shape, query.image_norm))
         return algorithm.finalize(state).vectors
 
-    def _lost(self, sizes: np.ndarray, number: int) -> Callable[[Block, float], np.ndarray] | None:
+    def _clipping_loss(self, sizes: np.ndarray, number: int) -> Callable[[Block, float], np.ndarray] | None:
         """Return what clipping images takes from a product: of normal records of these variances, as long as clip_norm.
 
         Without it the power method looks better than it is, by up to 0.13 of the captured share (decision 46).
@@ -550,7 +550,7 @@ class PowerNoise:
 
         Noise that follows the entries of X is taken as loud as it can become, whatever ``coherence`` is promised.
         """
-        mechanism, block = self._at(p)
+        mechanism, block = self._block_mechanism(p)
         if isinstance(mechanism.relation, Entry):  # unit vectors: no block has a larger sensitivity
             worst = replace(mechanism.relation, coherence=float(len(block)))
             mechanism, block = replace(mechanism, relation=worst), np.eye(len(block), p)
@@ -561,7 +561,7 @@ class PowerNoise:
         d, stddevs, name = self.dimension, [stddev] * self.recipe.releases, self.privacy.mechanism
         return ppm_error(sizes, stddevs, d=d, k=k, p=p, fail_prob=BROKEN, mechanism=name).value
 
-    def _at(self, columns: int) -> tuple[Any, Any]:
+    def _block_mechanism(self, columns: int) -> tuple[Any, Any]:
         if columns not in self._blocks:
             rng = generator(self.problem.request.seed, "start")
             algorithm: Any = replace(self.problem.algorithm, iteration_rank=columns)  # type: ignore[type-var]
@@ -736,7 +736,7 @@ def ways_of(problem: Problem, memory: int | None, spectrum: Spectrum | None = No
     counts = [n for n in RELEASES if n % 2 == 0 or power.source.kind != "matrix"]
     found = [Way(algorithm=POWER, releases=n, iteration_rank=p, captured=captured(by_power, n, p)) for n in counts]
     best = max(found, key=lambda way: way.captured)
-    if whole is None or not _fits(whole.d, memory):
+    if whole is None or not _is_covariance_offered(whole.d, memory):
         return (best,)
     seen = captured(WholeNoise(whole), 1, whole.d)
     other = Way(algorithm=COVARIANCE, releases=1, iteration_rank=whole.d, captured=seen)
@@ -754,7 +754,7 @@ def _sizes(problem: Problem, spectrum: Spectrum | None) -> list[np.ndarray]:
     return [sizes_of(problem, each, rows) for each in asked for rows in records]
 
 
-def _fits(d: int, memory: int | None) -> bool:
+def _is_covariance_offered(d: int, memory: int | None) -> bool:
     """Say whether a covariance is offered, by public numbers: a plan would follow the number of rows."""
     return d <= WIDEST and (memory is None or HELD * 8 * d * d + BESIDE <= memory)
 

@@ -218,9 +218,9 @@ class PrivatePower(OfOneState[PrivateState]):
     def _first_image_norm(self, block: Block) -> float:
         if self.clip_norm is None or self.releases == 1:
             return 0.0
-        return self._useful(FIRST * self.clip_norm * math.sqrt(self.iteration_rank / len(block)), block)
+        return self._useful_norm(FIRST * self.clip_norm * math.sqrt(self.iteration_rank / len(block)), block)
 
-    def _useful(self, norm: float, block: Block) -> float:
+    def _useful_norm(self, norm: float, block: Block) -> float:
         """``norm``, if clipping images to it saves noise; 0 if it would only bend them."""
         return norm if self._stddev(block, norm) < WORTH * self._stddev(block, 0.0) else 0.0
 
@@ -238,7 +238,7 @@ class PrivatePower(OfOneState[PrivateState]):
             return 0.0
         captured = float(np.sqrt(np.maximum(values**2 - stddev**2 * d, 0.0)).sum())
         share = captured / trace if trace > 0 else 1.0
-        return self._useful(LATER * self.clip_norm * math.sqrt(min(1.0, max(share, p / d))), block)
+        return self._useful_norm(LATER * self.clip_norm * math.sqrt(min(1.0, max(share, p / d))), block)
 
     def finalize(self, state: PrivateState) -> Result:
         """The k leading pairs, from everything that was released."""
@@ -257,7 +257,7 @@ def leading_pairs(state: PrivateState, p: int, k: int, answer: str, momentum: fl
     blocks, products, stddevs = state.blocks[:, made], state.products[:, made], state.stddevs[: state.step]
     vectors = vectors_of(answer, blocks, products, stddevs, p, k, momentum)
     vectors = vectors * fix_signs(vectors)
-    block, product = _last(state, p)
+    block, product = _last_release(state, p)
     seen = block.T @ vectors
     made = product @ seen / _squares(seen)
     theta = np.einsum("ij,ij->j", vectors, made)
@@ -273,11 +273,11 @@ def leading_pairs(state: PrivateState, p: int, k: int, answer: str, momentum: fl
 
 def value_stddevs(state: PrivateState, p: int, vectors: Block) -> np.ndarray:
     """The standard deviation that the noise of the last release gives each value (the vectors held fixed)."""
-    seen = _last(state, p)[0].T @ vectors
+    seen = _last_release(state, p)[0].T @ vectors
     return np.asarray(state.stddevs[state.step - 1] / np.sqrt(_squares(seen)))
 
 
-def _last(state: PrivateState, p: int) -> tuple[Block, Block]:
+def _last_release(state: PrivateState, p: int) -> tuple[Block, Block]:
     here = slice((state.step - 1) * p, state.step * p)
     return state.blocks[:, here], state.products[:, here]
 

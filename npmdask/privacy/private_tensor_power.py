@@ -177,7 +177,7 @@ class PrivateTensorPower(OfOneState[PrivateTensorState]):
         """
         order = np.argsort(-state.weights, kind="stable")
         vectors, weights = np.ascontiguousarray(state.vectors[:, order]), state.weights[order]
-        stddevs, turned = state.stddevs[order], np.minimum(_turned(state), 1.0)
+        stddevs, turned = state.stddevs[order], np.minimum(_estimated_errors(state), 1.0)
         clear = (state.weights > CLEAR * state.stddevs + _left_by_deflation(state.weights, turned))[order]
         errors = np.where(clear, turned[order], 1.0)
         status = np.where(clear, np.where(errors > FAR, "open", "found"), "surplus")
@@ -190,7 +190,7 @@ class PrivateTensorPower(OfOneState[PrivateTensorState]):
         )
 
 
-def _turned(state: PrivateTensorState) -> np.ndarray:
+def _estimated_errors(state: PrivateTensorState) -> np.ndarray:
     """Estimate how far off each vector is: by its noise, and by iterations that had not come to rest (k)."""
     weights = np.where(state.weights > 0, state.weights, np.inf)
     noise, moved = state.noise_norms / weights, state.residuals / weights

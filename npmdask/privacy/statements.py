@@ -116,11 +116,11 @@ def plane_sine(ritz_values: np.ndarray, stddevs: Sequence[float], *, d: int, k: 
     theta = np.sort(np.abs(np.asarray(ritz_values, dtype=np.float64)))[::-1]
     whole = _tangent(predicted_sine(theta, stddevs, d=d, k=k).value)
     alone = _tangent(predicted_sine(theta[: k + 1], stddevs, d=d, k=k).value)
-    h = whole if len(theta) == k else min(alone, math.hypot(whole, _inside(theta, stddevs, d, k)))
+    h = whole if len(theta) == k else min(alone, math.hypot(whole, _inside_tangent(theta, stddevs, d, k)))
     return 1.0 if h == math.inf else h / math.hypot(1, h)
 
 
-def _inside(theta: np.ndarray, stddevs: Sequence[float], d: int, k: int) -> float:
+def _inside_tangent(theta: np.ndarray, stddevs: Sequence[float], d: int, k: int) -> float:
     """Compute the tangent that is added in :func:`plane_sine`."""
     gaps = theta[k - 1] - theta[k:]
     if not gaps[0] > 0:
@@ -210,24 +210,24 @@ def _of_tensor(arrays: Mapping[str, np.ndarray], statement: Mapping[str, Any]) -
             f"they are; {REMEDY}.",
             numbers,
         )
-    said = f"By the released values {_found(found, status)} likely less than {_each(sines, found)} off"
+    said = f"By the released values {_found_text(found, status)} likely less than {_worst_angle_text(sines, found)} off"
     said += (
         f", and their weights accurate to +-{spread(max(spreads[i] for i in found))} (an estimate, not a bound); "
         f"{REMEDY}"
     )
-    return Assurance(f"{said}.{_others_of_release(status)} The effect of clipping is not included.", numbers)
+    return Assurance(f"{said}.{_others_text(status)} The effect of clipping is not included.", numbers)
 
 
-def _found(found: Sequence[int], status: Sequence[str]) -> str:
+def _found_text(found: Sequence[int], status: Sequence[str]) -> str:
     return "the component is" if len(status) == 1 else f"{len(found)} of {len(status)} components stand out, and are"
 
 
-def _each(sines: Sequence[float], found: Sequence[int]) -> str:
+def _worst_angle_text(sines: Sequence[float], found: Sequence[int]) -> str:
     worst = max(sines[i] for i in found)
     return degrees(worst) if worst < 1 else "a right angle"
 
 
-def _others_of_release(status: Sequence[str]) -> str:
+def _others_text(status: Sequence[str]) -> str:
     """Explain the components that are not found."""
     said = []
     if "open" in status:

@@ -116,7 +116,7 @@ def above_noise(found: Heights) -> Section:
         rules=(Rule(y=found.floor, name=f"noise alone: up to {found.floor:.3g}"),),
         log=log,
         bottom=None if log else min(0.0, float(found.sizes.min())),
-        about=_above(found),
+        about=_above_noise_text(found),
     )
     lost = [str(i + 1) for i in range(found.k) if not components_[i] > found.floor]
     which = f" Lost in the noise: component{'s'[: len(lost) != 1]} {', '.join(lost)}." if lost else ""
@@ -126,11 +126,11 @@ def above_noise(found: Heights) -> Section:
     )
     style: Any = "warning" if lost else "plain"
     return section(
-        "What rises above the noise", Text(text=_above(found) + which, style=style), Text(text=meaning), plot
+        "What rises above the noise", Text(text=_above_noise_text(found) + which, style=style), Text(text=meaning), plot
     )
 
 
-def _above(found: Heights) -> str:
+def _above_noise_text(found: Heights) -> str:
     verb = "rises" if found.above == 1 else "rise"
     return f"{found.above} of {found.k} component{'s'[: found.k != 1]} {verb} above the noise."
 

@@ -210,7 +210,7 @@ def _index_piece(array: Any, access: Access, name: str, columns: int | None, som
         try:
             if _is_whole(came):
                 return []
-            table = rows_of(array, access, partial(_copied, came.data), came.size, columns)
+            table = rows_of(array, access, partial(_copy_into, came.data), came.size, columns)
         except ValueError:  # which the thread that takes the index will raise
             return []
         bands = table.bands(chunk_access.PIECE) if some is None else within(table.bands(0), some.start, some.stop)
@@ -221,7 +221,7 @@ def _index_piece(array: Any, access: Access, name: str, columns: int | None, som
     return Piece(name, held, (0, nbytes) if shard.at_start else (-nbytes, 0), None, follow)
 
 
-def _copied(data: np.ndarray, part: np.ndarray, _: int) -> None:
+def _copy_into(data: np.ndarray, part: np.ndarray, _: int) -> None:
     part[:] = data
 
 

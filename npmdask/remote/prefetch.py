@@ -237,7 +237,7 @@ class Prefetcher:
         if self._feeding is not None and threading.get_ident() == self._thread:
             self._add(wanted)
         else:
-            self._loop.call_soon_threadsafe(self._asked, wanted)
+            self._loop.call_soon_threadsafe(self._enqueue, wanted)
 
     def take(self, wanted: list[_Object], *, counted: bool) -> list[Came]:
         found: list[tuple[np.ndarray, _Object]] = sync(self._take_all(wanted))
@@ -255,7 +255,7 @@ class Prefetcher:
             self._grants[name] = nbytes
         self.bound = sum(self._grants.values())
         if not self.bound:
-            self._give_up(list(self._objects.values()))
+            self._discard(list(self._objects.values()))
             self._sizes.clear()
         self._pump()
 
@@ -268,20 +268,20 @@ class Prefetcher:
         self._open.remove(feed)
         with suppress(ValueError):
             self._feeds.remove(feed)
-        self._give_up([each for each in self._objects.values() if each.owner is feed or each.owner is None])
+        self._discard([each for each in self._objects.values() if each.owner is feed or each.owner is None])
         if not self._open:
             self._early.clear()
             self._kept.clear()
         self._pump()
 
-    def _give_up(self, objects: list[_Object]) -> None:
+    def _discard(self, objects: list[_Object]) -> None:
         for each in objects:
             del self._objects[each.key]
             self._count(each, 0)
             if each.task is not None and not each.awaited:
                 each.task.cancel()
 
-    def _asked(self, wanted: _Object) -> None:
+    def _enqueue(self, wanted: _Object) -> None:
         self._add(wanted)
         self._pump()
 
@@ -333,10 +333,10 @@ class Prefetcher:
         return True
 
     def _start(self, wanted: _Object) -> None:
-        wanted.task = asyncio.get_running_loop().create_task(_whole(wanted, self.admit))
-        wanted.task.add_done_callback(partial(self._came, wanted))
+        wanted.task = asyncio.get_running_loop().create_task(_fetch_object(wanted, self.admit))
+        wanted.task.add_done_callback(partial(self._on_fetched, wanted))
 
-    def _came(self, wanted: _Object, task: Any) -> None:
+    def _on_fetched(self, wanted: _Object, task: Any) -> None:
         if task.cancelled() or task.exception() or wanted.then is None:  # an error is for the thread that takes it
             return
         if not wanted.awaited and self._objects.get(wanted.key) is wanted:
@@ -383,7 +383,7 @@ class Prefetcher:
     async def _take_all(self, wanted: list[_Object]) -> list[tuple[np.ndarray, _Object]]:
         if len(wanted) == 1:
             return [await self._take(wanted[0])]
-        return await _together([self._take(each) for each in wanted])
+        return await _gather_or_cancel([self._take(each) for each in wanted])
 
     async def _take(self, wanted: _Object) -> tuple[np.ndarray, _Object]:
         found = self._objects.pop(wanted.key, None)
@@ -437,9 +437,9 @@ Admit = Callable[[_Object, int], None]
 Room = Callable[[Any], np.ndarray]  # for the bytes of an answer
 
 
-async def _whole(wanted: _Object, admit: Admit) -> np.ndarray:
+async def _fetch_object(wanted: _Object, admit: Admit) -> np.ndarray:
     if not isinstance(wanted.store, zarr.storage.ObjectStore):
-        return await _by_its_store(wanted)
+        return await _fetch_by_store(wanted)
     from npmdask.remote.on_the_way import as_tagged
 
     ranged = wanted.span is not None or wanted.expected > LARGE
@@ -447,7 +447,7 @@ async def _whole(wanted: _Object, admit: Admit) -> np.ndarray:
     for number in range(TRIES):
         await _pause(number)
         try:
-            data = await _in_pieces(wanted, admit, span or (0, None) if ranged else None)
+            data = await _fetch_pieces(wanted, admit, span or (0, None) if ranged else None)
             if not await as_tagged(wanted, data, seen):
                 continue
             return data if ranged or wanted.span is None or wanted.then is not None else data[slice(*wanted.span)]
@@ -471,7 +471,7 @@ async def _last_bytes(wanted: _Object, count: int) -> tuple[int, int]:
     return max(0, size - count), size
 
 
-async def _by_its_store(wanted: _Object) -> np.ndarray:
+async def _fetch_by_store(wanted: _Object) -> np.ndarray:
     span: Any = None
     if wanted.span is not None:
         span = SuffixByteRequest(-wanted.span[0]) if wanted.span[0] < 0 else RangeByteRequest(*wanted.span)
@@ -486,7 +486,7 @@ async def _by_its_store(wanted: _Object) -> np.ndarray:
     return data
 
 
-async def _in_pieces(wanted: _Object, admit: Admit, part: tuple[int, int | None] | None) -> np.ndarray:
+async def _fetch_pieces(wanted: _Object, admit: Admit, part: tuple[int, int | None] | None) -> np.ndarray:
     """A part of an object of one version, the first piece and then all others at once; or all in one request (None)."""
     begin, stop = part or (0, None)
     first, end, held, tag = 0, 0, np.empty(0, np.uint8), wanted.tag  # of the object that answers
@@ -511,17 +511,17 @@ async def _in_pieces(wanted: _Object, admit: Admit, part: tuple[int, int | None]
     await _piece(wanted, span, wanted.tag, room)
     if span is not None and end > span[1] > 0:
         starts = range(span[1], end, PIECE)
-        spans = [((start, min(start + PIECE, end)), partial(_into, held, start - first)) for start in starts]
-        await _together([_piece(wanted, one, tag, into) for one, into in spans])
+        spans = [((start, min(start + PIECE, end)), partial(_buffer_span, held, start - first)) for start in starts]
+        await _gather_or_cancel([_piece(wanted, one, tag, into) for one, into in spans])
     return held
 
 
-def _into(held: np.ndarray, at: int, answer: Any) -> np.ndarray:
+def _buffer_span(held: np.ndarray, at: int, answer: Any) -> np.ndarray:
     first, stop = answer.range
     return held[at : at + stop - first]
 
 
-async def _together(waited: list[Any]) -> list[Any]:
+async def _gather_or_cancel(waited: list[Any]) -> list[Any]:
     """Return the results of all; where one fails, the others are cancelled."""
     tasks = [asyncio.ensure_future(each) for each in waited]
     try:

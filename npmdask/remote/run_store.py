@@ -82,7 +82,7 @@ class Objects:
 
     def read(self, key: str) -> tuple[bytes, Version, datetime] | None:
         """Content, version and time of the last change by the server's clock; None if there is no such object."""
-        with _only("missing"), _told():
+        with _suppressing("missing"), _object_errors():
             found = obstore.get(self._store, key)
             return bytes(found.bytes()), _version(found.meta), found.meta["last_modified"]
         return None
@@ -94,7 +94,7 @@ class Objects:
         written them before: its answer was lost or an error, and the client sent the request again.
         """
         try:
-            with _told(writing=True):
+            with _object_errors(writing=True):
                 return _version(obstore.put(self._store, key, data, mode=before or "create", use_multipart=False))
         except ObjectError as error:
             found = self.read(key) if error.kind == "changed" else None
@@ -104,18 +104,18 @@ class Objects:
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object that no other process writes."""
-        with _told(writing=True):
+        with _object_errors(writing=True):
             obstore.put(self._store, key, data, use_multipart=False)
 
     def put_file(self, key: str, path: Path) -> None:
         """The same with the content of a file, of which little is in memory at once."""
-        with open(path, "rb") as file, _told(writing=True):
+        with open(path, "rb") as file, _object_errors(writing=True):
             obstore.put(self._store, key, file, chunk_size=2 * PIECE, max_concurrency=2)
 
     def fetch(self, key: str, target: Path) -> tuple[int, int]:
         """Write an object to a file; its size and CRC-32C."""
         size = crc = 0
-        with open(target, "wb") as file, _told():
+        with open(target, "wb") as file, _object_errors():
             for piece in obstore.get(self._store, key).stream(min_chunk_size=PIECE):
                 data = bytes(piece)
                 file.write(data)
@@ -125,12 +125,12 @@ class Objects:
     def delete(self, keys: list[str]) -> None:
         """Take objects away; some may be gone."""
         if keys:
-            with _only("missing"), _told():
+            with _suppressing("missing"), _object_errors():
                 obstore.delete(self._store, keys)
 
     def keys(self, prefix: str, before: datetime | None = None) -> list[str]:
         """The keys that begin with the folder ``prefix``, of objects written before a time."""
-        with _told():
+        with _object_errors():
             found = [meta for batch in obstore.list(self._store, prefix=prefix) for meta in batch]
         return [str(meta["path"]) for meta in found if before is None or meta["last_modified"] < before]
 
@@ -146,7 +146,7 @@ class Objects:
         return kept, found[2]
 
     def _replaces(self, key: str, data: bytes, before: Version | None) -> bool:
-        with _only("changed"):
+        with _suppressing("changed"):
             self.replace(key, data, before)
             return True
         return False
@@ -157,7 +157,7 @@ def _version(meta: Any) -> Version:
 
 
 @contextmanager
-def _only(kind: Kind) -> Iterator[None]:
+def _suppressing(kind: Kind) -> Iterator[None]:
     """Inside, an error of this kind ends what is done, and no more."""
     try:
         yield
@@ -167,7 +167,7 @@ def _only(kind: Kind) -> Iterator[None]:
 
 
 @contextmanager
-def _told(*, writing: bool = False) -> Iterator[None]:
+def _object_errors(*, writing: bool = False) -> Iterator[None]:
     try:
         yield
     except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
@@ -246,7 +246,7 @@ class Pointer:
             plain = json.loads(body)
             if plain.pop("format") != 1:
                 raise ValueError("it is of another format")
-            files = {require_below(path): _carried(*entry) for path, entry in plain.pop("files").items()}
+            files = {require_below(path): _carried_entry(*entry) for path, entry in plain.pop("files").items()}
             return cls(**plain, files=files)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInputError(
@@ -255,7 +255,7 @@ class Pointer:
             ) from error
 
 
-def _carried(commit: str, size: int, crc: int) -> Carried:
+def _carried_entry(commit: str, size: int, crc: int) -> Carried:
     if "/" in require_below(commit):
         raise ValueError(f"{commit!r} is not the name of a commit")
     return Carried(commit, size, crc)
@@ -511,7 +511,7 @@ class Fetcher:
             found = self._read()
             if found is None or not found[0].commit:
                 self._require_never_carried()
-            elif not self._has(found[0]):
+            elif not self._has_commit(found[0]):
                 with self.copy.alone():
                     if not self.copy.is_at_work():
                         self._bring(found[0])
@@ -533,7 +533,7 @@ class Fetcher:
         until = time.monotonic() + PATIENCE
         while True:
             note = self.copy.note()
-            if self._has(pointer):
+            if self._has_commit(pointer):
                 self._signatures = note["files"]
                 return
             self.copy.write_note(commit=None, token=note["token"], files={})  # a kill from here on: all is compared
@@ -553,7 +553,7 @@ class Fetcher:
             self._write_note(pointer, note["token"])
             return
 
-    def _has(self, pointer: Pointer) -> bool:
+    def _has_commit(self, pointer: Pointer) -> bool:
         """Say whether a commit or a later one is here; not so where files were removed."""
         here = self.copy.files()
         whole = "run.json" in here or "run.json" not in pointer.files
@@ -572,7 +572,7 @@ class Fetcher:
                 f"run {self.url} was taken over by another process; this one has written nothing since"
             ) from None
         except ObjectError as error:
-            raise _said(error, self.copy, committing) from None
+            raise _store_error(error, self.copy, committing) from None
 
 
 def _last_step(files: Iterable[str]) -> int:
@@ -581,7 +581,7 @@ def _last_step(files: Iterable[str]) -> int:
     return max((int(name.partition(".")[0]) for name in steps), default=-1)
 
 
-def _said(error: ObjectError, copy: LocalCopy, committing: bool) -> NpmdaskError:
+def _store_error(error: ObjectError, copy: LocalCopy, committing: bool) -> NpmdaskError:
     if error.kind in ("lost", "changed"):
         return LostError(
             f"{copy.url} does not answer ({error}): check the network and AWS_ENDPOINT_URL, then run the same "
@@ -652,15 +652,15 @@ class CommitPublisher(Fetcher):
                     "or a folder"
                 )
             before = self._take(token, now)
-            threading.Thread(target=self._beat, args=(self._over,), name="carrier", daemon=True).start()
+            threading.Thread(target=self._send_beats, args=(self._over,), name="carrier", daemon=True).start()
             try:
                 if before.commit:
                     self._bring(before)
                 self._write_note(before, token)
-                self._forget_strays(before.epoch + 1)
+                self._delete_strays(before.epoch + 1)
                 self._delete(set(self._objects.keys(TRIALS, before=now - timedelta(hours=1))))
             except BaseException:
-                self._let_go()
+                self._release_hold()
                 raise
             self._ready = True
 
@@ -674,7 +674,7 @@ class CommitPublisher(Fetcher):
             if not before.commit:
                 self._require_never_carried()
                 self._require_outside_data()
-            named = replace(before, token=token, holder=_myself(), owner=os.environ.get("NPMDASK_OWNER", ""))
+            named = replace(before, token=token, holder=_holder_text(), owner=os.environ.get("NPMDASK_OWNER", ""))
             with suppress(ChangedError):
                 self._point(replace(named, epoch=before.epoch + 1, held=True, beats=0, number=0), version)
                 return before
@@ -760,7 +760,7 @@ class CommitPublisher(Fetcher):
             raise ObjectError("lost", "it contradicts itself")
         self._mine, self._version = pointer, before
 
-    def _beat(self, over: threading.Event) -> None:
+    def _send_beats(self, over: threading.Event) -> None:
         """Signs of life, until the run is closed or another's."""
         while not over.wait(BEAT):
             with self._turn:
@@ -784,8 +784,8 @@ class CommitPublisher(Fetcher):
         self._workers.shutdown()
         if self._ready:
             with suppress(ObjectError, ChangedError):  # also what a server did not take away when it was asked to
-                self._forget_strays(self._require_mine().epoch + 1)
-            self._let_go()
+                self._delete_strays(self._require_mine().epoch + 1)
+            self._release_hold()
         self._over.set()
         self._mine, self._ready = None, False
 
@@ -794,14 +794,14 @@ class CommitPublisher(Fetcher):
         self._ready = False
         self.close()
 
-    def _let_go(self) -> None:
+    def _release_hold(self) -> None:
         self._over.set()
         with self._turn, suppress(ObjectError, NpmdaskError, ChangedError):
             if self._mine is not None:
                 self._point(replace(self._mine, held=False, beats=self._mine.beats + 1), self._version)
         self._mine = None
 
-    def _forget_strays(self, epoch: int) -> None:
+    def _delete_strays(self, epoch: int) -> None:
         """Delete what epochs before this one left and no commit has: what a killed or fenced process was about to
         commit, what a server did not take away at once. Not of later ones: if we hang, another has the run by then.
         """
@@ -809,5 +809,5 @@ class CommitPublisher(Fetcher):
         self._delete({key for key in self._objects.keys(FILES) if key < end and key not in kept})
 
 
-def _myself() -> str:
+def _holder_text() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"

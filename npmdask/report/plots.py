@@ -250,7 +250,7 @@ def draw_topics(block: TopicMap, colour: str = "") -> str:
     words = _first_words(block)
     circles = []
     # The largest first: a small circle stays in front, and can be chosen.
-    for number, (name, x, y, share) in sorted(enumerate(_placed(block)), key=lambda one: -one[1][3]):
+    for number, (name, x, y, share) in sorted(enumerate(_place_topics(block)), key=lambda one: -one[1][3]):
         said = f"{name}: {100 * share:.3g} % of all words: {', '.join(words[number])}"
         circles.append(
             f'<g data-topic="{number}"><title>{escape(said)}</title><circle cx="{x:.1f}" cy="{y:.1f}" '
@@ -269,7 +269,7 @@ def _radius(share: float) -> float:
     return max(LEAST_RADIUS, sqrt(share * COVERED * WIDTH * HEIGHT / pi))
 
 
-def _placed(block: TopicMap) -> list[tuple[str, float, float, float]]:
+def _place_topics(block: TopicMap) -> list[tuple[str, float, float, float]]:
     """The topics at places of the picture: one scale for both axes, every circle inside."""
     room = max((_radius(share) for *_, share in block.topics), default=0.0) + 2
     across, up = [x for _, x, _, _ in block.topics], [y for _, _, y, _ in block.topics]

@@ -59,7 +59,7 @@ def as_html(report: Report, links: Mapping[str, str | Path] | None = None, folde
     """
     here = folder or Path()
     others = {title: quote(os.path.relpath(path, here)) for title, path in (links or {}).items()}
-    how: dict[str, Any] = {"groups": _groups, "picture": _picture, "caption": _caption, "behind": behind, "live": _live}
+    how: dict[str, Any] = {"groups": _groups, "picture": _picture, "caption": _caption, "behind": behind, "live": _json}
     how |= {"topic_map": _topic_map, "topic_words": _topic_words}
     return _template().render(report=report, question=QUESTION, links=others, style=_style(), script=_script(), **how)
 
@@ -73,15 +73,15 @@ def script_policy() -> str:
 
 def as_markdown(report: Report) -> str:
     """Write a report as Markdown, its plots as pictures inside of the text."""
-    parts = [f"# {_marked(report.title)}", *([_marked(report.about)] if report.about else []), _marked(report.outcome)]
+    parts = [f"# {_escape(report.title)}", *([_escape(report.about)] if report.about else []), _escape(report.outcome)]
     if report.error_statement:
-        parts.append(f"**{QUESTION}** {_marked(report.error_statement)}")
+        parts.append(f"**{QUESTION}** {_escape(report.error_statement)}")
     return "\n\n".join([*parts, *(part for section in report.sections for part in _section(section))]) + "\n"
 
 
 def as_json(report: Report) -> dict[str, Any]:
     """Turn a report into plain values for ``json.dumps``; every block says in ``block`` what it is."""
-    sections = [{"title": s.title, "blocks": [_plain(block) for block in s.blocks]} for s in report.sections]
+    sections = [{"title": s.title, "blocks": [_block_fields(block) for block in s.blocks]} for s in report.sections]
     facts = {"title": report.title, "outcome": report.outcome, "good": report.good}
     return {**facts, "about": report.about, "error_statement": report.error_statement, "sections": sections}
 
@@ -153,12 +153,12 @@ def behind(block: Block) -> Table | None:
         return None
     columns = [dict(zip(one.x, one.y, strict=True)) for one in block.series]
     names = [one.name or (block.right if one.right else block.y) or "value" for one in block.series]
-    said = _instant if block.x_is == "time" else _number
+    said = _time_text if block.x_is == "time" else _number
     rows = tuple((said(x), *(_number(column.get(x)) for column in columns)) for x in places)
     return Table(rows=rows, head=(block.x or "number", *names))
 
 
-def _instant(seconds: float) -> str:
+def _time_text(seconds: float) -> str:
     """A time, as a date where it is the start of a day."""
     said = datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
     return said.removesuffix(" 00:00:00")
@@ -176,7 +176,7 @@ def _picture(block: Plot | Map | Image) -> Any:
     return markupsafe.Markup(draw_for_page(block).replace("<svg", named, 1))
 
 
-def _live(block: Plot | Map | Image) -> Any:
+def _json(block: Plot | Map | Image) -> Any:
     """The numbers of a picture for the script, as JSON that ends no tag; "" of an image, which has none."""
     if isinstance(block, Image) or (isinstance(block, Plot) and not any(one.x for one in block.series)):
         return ""
@@ -188,7 +188,7 @@ def _live(block: Plot | Map | Image) -> Any:
         del facts["values"]
     else:
         facts["series"] = [
-            {name: _short(held, whole=name == "x") for name, held in one.items() if held not in (None, (), "", False)}
+            {name: _rounded(held, whole=name == "x") for name, held in one.items() if held not in (None, (), "", False)}
             for one in facts["series"]
         ]
     return markupsafe.Markup(json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"))
@@ -215,7 +215,7 @@ def _six_digits(number: float) -> float:
     return float(f"{number:.6g}")
 
 
-def _short(held: Any, *, whole: bool) -> Any:
+def _rounded(held: Any, *, whole: bool) -> Any:
     """Numbers with six digits, instants with all of theirs."""
     if not isinstance(held, tuple) or not held or isinstance(held[0], str):
         return held
@@ -236,7 +236,7 @@ def _address(image: Image) -> str:
 def _section(section: Section) -> Iterator[str]:
     """Every group of blocks as a part of its own."""
     if section.title:
-        yield f"## {_marked(section.title)}"
+        yield f"## {_escape(section.title)}"
     for name, blocks in _groups(section):
         yield ("\n" if name == "item" else "\n\n").join(markdown(block) for block in blocks)
 
@@ -247,34 +247,34 @@ def markdown(block: Block) -> str:
         case Text(text=text, style="code"):
             return "\n".join(f"    {line}" for line in text.split("\n"))
         case Text(text=text, style="plain", address=address):
-            return f"[{_marked(text)}](<{quote(address, safe=SIGNS)}>)" if address else _marked(text)
+            return f"[{_escape(text)}](<{quote(address, safe=SIGNS)}>)" if address else _escape(text)
         case Text(text=text, style=style):
-            return f"{'-' if style == 'item' else '>'} {_marked(text)}"
+            return f"{'-' if style == 'item' else '>'} {_escape(text)}"
         case Table():
             return _markdown_table(block)
         case Bars():
             words = ", ".join(f"{name} {share:.4f}" for name, share in block.bars)
-            return _marked(f"{block.title}: {' · '.join((*block.notes, words))}")
+            return _escape(f"{block.title}: {' · '.join((*block.notes, words))}")
         case Plot() | Map():
-            return _embedded(Image(content=draw(block).encode(), kind="svg+xml", about=described(block)))
+            return _image_markdown(Image(content=draw(block).encode(), kind="svg+xml", about=described(block)))
         case TopicMap():
-            return _embedded(Image(content=draw_topics(block, ALONE).encode(), kind="svg+xml", about=block.title))
-    return _embedded(block)
+            return _image_markdown(Image(content=draw_topics(block, ALONE).encode(), kind="svg+xml", about=block.title))
+    return _image_markdown(block)
 
 
-def _embedded(image: Image) -> str:
-    return f"![{_marked(image.about)}]({_address(image)})"
+def _image_markdown(image: Image) -> str:
+    return f"![{_escape(image.about)}]({_address(image)})"
 
 
 def _markdown_table(table: Table) -> str:
     width = max((len(row) for row in (*table.rows, table.head)), default=0)
     head = table.head or ("",) * width
     lines = [head, *table.rows]
-    rows = ["| " + " | ".join(_marked(str(cell)).replace("|", "&#124;") for cell in line) + " |" for line in lines]
+    rows = ["| " + " | ".join(_escape(str(cell)).replace("|", "&#124;") for cell in line) + " |" for line in lines]
     return "\n".join([rows[0], "|" + "---|" * width, *rows[1:]])
 
 
-def _marked(text: str) -> str:
+def _escape(text: str) -> str:
     """``text`` on one line, where nothing in it is a tag, a link or a picture; what is in backquotes stays code."""
     line = " ".join(text.split())
     for sign, written in (("&", "&amp;"), ("<", "&lt;"), ("[", "\\[")):
@@ -282,7 +282,7 @@ def _marked(text: str) -> str:
     return re.sub(r"^([#>]|[+*-](?= ))", r"\\\1", line)
 
 
-def _plain(block: Block) -> dict[str, Any]:
+def _block_fields(block: Block) -> dict[str, Any]:
     """The fields of a block, its kind first, bytes as text."""
     facts = asdict(block)
     if isinstance(block, Image):

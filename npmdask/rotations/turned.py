@@ -51,7 +51,7 @@ def rotated(solution: Solution, method: str, k: int | None, power: float, normal
         variances=explained[order],
         rotation=turn,
         correlations=correlations[np.ix_(order, order)] * np.outer(signs, signs),
-        components=_turned(found, weights),
+        components=_rotated_components(found, weights),
     )
 
 
@@ -60,7 +60,7 @@ def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:
     found, variances = variances_of_run(solution)
     if isinstance(to, str | Path):
         raise BadInputError(f"{str(to)!r} is a name: give the solution itself, as npmdask.resume({str(to)!r})")
-    k, earlier = found.k, _earlier(found, to)
+    k, earlier = found.k, _earlier_components(found, to)
     if rotate and earlier.shape[1] != k:
         raise BadInputError(
             f"{k} components are not rotated onto {earlier.shape[1]}: give as many of each, or leave rotate out"
@@ -71,7 +71,7 @@ def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:
         compared = {
             "similarity": np.einsum("ij,ij->j", basis, earlier),
             "earlier": np.arange(k),
-            "inside": _inside(basis, earlier),
+            "inside": _shares_inside(basis, earlier),
         }
     else:
         order, signs, compared = _matched(found.basis, earlier)
@@ -85,14 +85,14 @@ def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:
         rotation=turn,
         correlations=covariance / np.outer(spread, spread) if rotate else np.eye(k),
         order=order,
-        components=_turned(found, found.weights @ turn),
+        components=_rotated_components(found, found.weights @ turn),
         **compared,
     )
 
 
 def aligned_again(turned: TurnedComponents, to: Any) -> TurnedComponents:
     """Components that were turned before, in the order and with the signs of earlier ones, turned alike."""
-    earlier = _earlier(turned.components, to)
+    earlier = _earlier_components(turned.components, to)
     order, signs, compared = _matched(turned.basis, earlier)
     return replace(
         turned,
@@ -101,12 +101,12 @@ def aligned_again(turned: TurnedComponents, to: Any) -> TurnedComponents:
         rotation=turned.rotation[:, order] * signs,
         correlations=turned.correlations[np.ix_(order, order)] * np.outer(signs, signs),
         order=None if turned.order is None else turned.order[order],
-        components=_turned(turned.components, turned.components.weights[:, order] * signs),
+        components=_rotated_components(turned.components, turned.components.weights[:, order] * signs),
         **compared,
     )
 
 
-def _earlier(mine: StoredComponents, to: Any) -> Block:
+def _earlier_components(mine: StoredComponents, to: Any) -> Block:
     """Earlier components as columns of length 1, their rows in the order of ``mine``."""
     held = np.asarray(getattr(to, "basis", to))
     if held.dtype.kind == "c":
@@ -135,11 +135,11 @@ def _matched(basis: Block, earlier: Block) -> tuple[np.ndarray, np.ndarray, dict
     signs, cosines, numbers = np.ones(k), np.full(k, np.nan), np.full(k, -1)
     signs[: len(mine)] = np.where(overlap[mine, theirs] < 0, -1.0, 1.0)
     cosines[: len(mine)], numbers[: len(mine)] = np.abs(overlap[mine, theirs]), theirs
-    compared = {"similarity": cosines, "earlier": numbers, "inside": _inside(basis[:, order], earlier)}
+    compared = {"similarity": cosines, "earlier": numbers, "inside": _shares_inside(basis[:, order], earlier)}
     return order, signs, compared
 
 
-def _inside(basis: Block, earlier: Block) -> np.ndarray:
+def _shares_inside(basis: Block, earlier: Block) -> np.ndarray:
     """Compute the share of each column's square in the span of ``earlier``, whose columns may be dependent."""
     axes, sizes, _ = np.linalg.svd(earlier, full_matrices=False)
     axes = axes[:, sizes > sizes[0] * len(earlier) * np.finfo(float).eps]
@@ -147,6 +147,6 @@ def _inside(basis: Block, earlier: Block) -> np.ndarray:
     return np.clip(1.0 - np.square(outside).sum(axis=0), 0.0, 1.0)
 
 
-def _turned(found: StoredComponents, weights: Block) -> StoredComponents:
+def _rotated_components(found: StoredComponents, weights: Block) -> StoredComponents:
     """Return the matrix that centred rows are multiplied by (d x k); rows and their gaps are read as in the run."""
     return replace(found, basis=weights, scale=None, column_weight=None)

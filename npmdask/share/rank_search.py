@@ -98,9 +98,9 @@ def solve_share(problem: Problem, session: Session) -> Solution:
         The share needs more components than the memory allows, or than there are; the sentence says how far it came.
     """
     search = _Search(problem, Session(session.store, session.resources, StageObserver(session.told)))
-    final = _chosen(problem, session.store)
+    final = _chosen_problem(problem, session.store)
     if final is None:
-        final = _bound(search, *_find(search))
+        final = _bound(search, *_find_rank(search))
     solution = solve_in(final, search.session)
     return search.ended(solution, session.told)
 
@@ -116,7 +116,7 @@ def solve_auto(problem: Problem, session: Session) -> Solution:
         The memory does not suffice.
     """
     search = _Search(problem, Session(session.store, session.resources, StageObserver(session.told)))
-    final = _chosen(problem, session.store)
+    final = _chosen_problem(problem, session.store)
     if final is None:
         with search.session as outer:
             bind(problem, outer.store, outer.resources)
@@ -133,11 +133,11 @@ def solve_auto(problem: Problem, session: Session) -> Solution:
 def _best_rank(search: _Search) -> tuple[int, dict[int, float]]:
     """The fewest components that are nearly as good as the best, and what each number that was tried leaves over."""
     k, most = 1, min(search.problem.source.shape) - 1
-    first, held = _left_over(search, k)
+    first, held = _held_out_share(search, k)
     shares, nearly = {k: first}, max(NEARLY, CHANCE**2 / held)
     while k < most:
         before, k = min(shares.values()), min(2 * k, most)
-        shares[k] = _left_over(search, k)[0]
+        shares[k] = _held_out_share(search, k)[0]
         if k >= LOOKED_AT and shares[k] > (1 - nearly) * before:
             break
     while True:
@@ -147,7 +147,7 @@ def _best_rank(search: _Search) -> tuple[int, dict[int, float]]:
         if enough - too_few <= 1:
             break
         middle = (enough + too_few) // 2
-        shares[middle] = _left_over(search, middle)[0]
+        shares[middle] = _held_out_share(search, middle)[0]
     if near >= 1:  # that of no component
         raise BadInputError(
             f"{search.problem.source.path}: no number of components (of {', '.join(map(str, sorted(shares)))}) "
@@ -157,7 +157,7 @@ def _best_rank(search: _Search) -> tuple[int, dict[int, float]]:
     return enough, shares
 
 
-def _left_over(search: _Search, k: int) -> tuple[float, float]:
+def _held_out_share(search: _Search, k: int) -> tuple[float, float]:
     """The share of the variance of the entries held out that k components leave over, and how many these are."""
     request = replace(search.problem.request, target_rank=k, tol=ROUGHLY, max_steps=None)
     stage = make_problem(search.problem.source, request, share=AUTO)
@@ -181,7 +181,7 @@ class _StageOfChoice(StageObserver):
         """Not passed on: how many steps EM takes no sample tells."""
 
 
-def _chosen(problem: Problem, held: RunStore) -> Problem | None:
+def _chosen_problem(problem: Problem, held: RunStore) -> Problem | None:
     """The run that answers, if an earlier call has come so far."""
     algorithm = (held.read_spec() or {}).get("algorithm", {})
     if not isinstance(algorithm.get("target_rank"), int) or algorithm.get("share") != problem.share:
@@ -207,7 +207,7 @@ def _bound(search: _Search, rank: int, start: Start) -> Problem:
     return final
 
 
-def _find(search: _Search) -> tuple[int, Start]:
+def _find_rank(search: _Search) -> tuple[int, Start]:
     """Stage after stage, until one reaches the share: how many components do, and where it came to."""
     source, trace = _survey(search)
     columns, start, passes = min(FIRST_STAGE, min(source.shape)), None, 0
@@ -223,7 +223,7 @@ def _find(search: _Search) -> tuple[int, Start]:
             return rank, replace(start, passes=passes, random_columns=RANDOM_COLUMNS)
         search.reached.append((columns, float(values.sum()) / trace))
         if columns == min(source.shape):
-            raise RefusedError(f"{_needs_more(search)}; more do not exist: ask for less")
+            raise RefusedError(f"{_unreached_text(search)}; more do not exist: ask for less")
         columns = min(next_columns(values, _rule(stage).share * trace), *source.shape)
 
 
@@ -284,7 +284,7 @@ def _run_stage(search: _Search, stage: Problem, place: str) -> tuple[Solution, n
             if not search.reached:
                 raise
             raise MemoryRefusedError(
-                f"{_needs_more(search)}; for the next {stage.algorithm.iteration_rank}: {error}"
+                f"{_unreached_text(search)}; for the next {stage.algorithm.iteration_rank}: {error}"
             ) from error
         part = inner.store.read_part("result")
     assert part is not None
@@ -292,6 +292,6 @@ def _run_stage(search: _Search, stage: Problem, place: str) -> tuple[Solution, n
     return solution, part[0]["operator_values"]
 
 
-def _needs_more(search: _Search) -> str:
+def _unreached_text(search: _Search) -> str:
     columns, share = search.reached[-1]
     return f"{search.problem.share:g} of the variance needs more than {columns} components: {columns} reach {share:.4f}"

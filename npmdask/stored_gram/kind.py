@@ -73,9 +73,9 @@ class GramKind(RunKind):
     def ending(self, answer: GramStore) -> str:
         new = ""
         if answer.made == "formed":
-            read = f"{_counted(answer.rows_read, 'row')} read" if answer.rows_read else "no new rows"
+            read = f"{_count_text(answer.rows_read, 'row')} read" if answer.rows_read else "no new rows"
             new = f" ({read}, {bytes_text(answer.bytes_read)})"
-        size = f"{_counted(answer.rows, 'row')} and {_counted(answer.columns, 'column')}"
+        size = f"{_count_text(answer.rows, 'row')} and {_count_text(answer.columns, 'column')}"
         return (
             f"{answer.store} holds the Gram of {size}{new}; `npmdask run {quote(answer.store)} -k K` answers from it "
             "without a pass"
@@ -136,7 +136,7 @@ class GramKind(RunKind):
         )
         return Report(
             title=f"Gram matrix {name_of(run.path)}",
-            outcome=f"the Gram of {_counted(store.rows, 'row')} and {_counted(store.columns, 'column')}",
+            outcome=f"the Gram of {_count_text(store.rows, 'row')} and {_count_text(store.columns, 'column')}",
             good=True,
             sections=(
                 section("", tiles(facts)),
@@ -156,7 +156,7 @@ class GramKind(RunKind):
         return "everything"
 
 
-def _counted(number: int, what: str) -> str:
+def _count_text(number: int, what: str) -> str:
     """``1 row``, ``1,000 rows``."""
     return f"{number:,} {what}{'s'[: number != 1]}"
 

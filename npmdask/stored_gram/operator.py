@@ -134,7 +134,7 @@ def unpacked(triangle: np.ndarray, columns: int) -> np.ndarray:
 # The pass over some rows of chunks that makes a part of a Gram that is kept, and what it answers alone.
 
 
-class _Counted:
+class _CountedReader:
     """A reader of which only so many rows count: what is made of sums divides by their number."""
 
     def __init__(self, reader: Any, rows: int) -> None:
@@ -191,7 +191,7 @@ class GramOfSlabs(GramMatrix):
     def finish(self, total: Partial, block: Block) -> Block:
         if self.reader.layout == "csr":
             return super().finish(total, block)
-        counted = replace(self, reader=_Counted(self.reader, self.rows))
+        counted = replace(self, reader=_CountedReader(self.reader, self.rows))
         return GramMatrix.finish(counted, total, block)
 
     def _slabs_of(self, units: range) -> range:
@@ -246,7 +246,7 @@ class GramOfGroups(GramOfSlabs):
         sums = Sums()
         for group in range(self.groups):
             own = found[group].sums() if group in found else DenseRows(one, block).sums()
-            sums |= {_named(group, name): values for name, values in own.items()}
+            sums |= {_group_key(group, name): values for name, values in own.items()}
         finite = {name: values for name, values in sums.items() if not name.endswith(".bound")}
         require_finite(finite, self.reader, self._slabs_of(slabs))
         return Partial(sums, record)
@@ -259,19 +259,19 @@ class GramOfGroups(GramOfSlabs):
                 joined = a if a["count"][0] else b
             else:
                 joined = one.join(Partial(a, ReadStats()), Partial(b, ReadStats())).sums
-            sums |= {_named(group, name): values for name, values in joined.items()}
+            sums |= {_group_key(group, name): values for name, values in joined.items()}
         return Partial(sums, left.record.add(right.record), left.fragments + right.fragments)
 
     def _of_group(self, sums: Sums, group: int) -> Sums:
-        return {name: sums[_named(group, name)] for name in super()._names()}
+        return {name: sums[_group_key(group, name)] for name in super()._names()}
 
     def _names(self, columns: int = 0) -> dict[str, tuple[int, ...]]:
         own = super()._names(columns)
-        return {_named(group, name): shape for group in range(self.groups) for name, shape in own.items()}
+        return {_group_key(group, name): shape for group in range(self.groups) for name, shape in own.items()}
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
         parts = (self.one.unstacked(part, units) for part in np.split(stacked, self.groups))
-        return {_named(group, name): values for group, own in enumerate(parts) for name, values in own.items()}
+        return {_group_key(group, name): values for group, own in enumerate(parts) for name, values in own.items()}
 
     def finish(self, total: Partial, block: Block) -> Block:
         """Finish each group as :meth:`GramMatrix.finish` does, side by side: d x groups (d + p + 2)."""
@@ -279,7 +279,7 @@ class GramOfGroups(GramOfSlabs):
         out = np.empty((self.block_rows, self.groups * width))
         for group in range(self.groups):
             own = self._of_group(total.sums, group)
-            counted = replace(self.one, reader=_Counted(self.reader, int(own["count"][0])))
+            counted = replace(self.one, reader=_CountedReader(self.reader, int(own["count"][0])))
             out[:, group * width : (group + 1) * width] = counted.finish(Partial(own, ReadStats()), block)
         return out
 
@@ -294,7 +294,7 @@ class GramOfGroups(GramOfSlabs):
         return super().task_bytes(p, runs) + tile_bytes(self.reader, p) + self.groups * self.block_rows * p * 8
 
 
-def _named(group: int, name: str) -> str:
+def _group_key(group: int, name: str) -> str:
     return f"{group}.{name}"
 
 
@@ -382,7 +382,7 @@ class StoredGram(OnePass):
         return self.reader.shape[1]
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        sums: Sums = {"product": self._seen()}
+        sums: Sums = {"product": self._viewed_matrix()}
         return Partial(sums, ReadStats())
 
     def finish(self, total: Partial, block: Block) -> Block:
@@ -390,9 +390,9 @@ class StoredGram(OnePass):
 
     def matrix(self) -> np.ndarray:
         """All of it, formed as :class:`GramMatrix` forms it of the rows, so that the bits are the same."""
-        return self._into(np.empty((self.block_rows, self.block_rows)))
+        return self._fill_matrix(np.empty((self.block_rows, self.block_rows)))
 
-    def _into(self, out: np.ndarray) -> np.ndarray:
+    def _fill_matrix(self, out: np.ndarray) -> np.ndarray:
         sums, scale = self.reader.sums, self._scale
         out[:] = sums.matrix
         if not self.view.centres:
@@ -407,11 +407,11 @@ class StoredGram(OnePass):
     def _scale(self) -> np.ndarray:
         return self.view.on_columns(np.ones((self.block_rows, 1)))[:, 0]
 
-    def _seen(self) -> Block:
+    def _viewed_matrix(self) -> Block:
         sums, scale, (rows, d) = self.reader.sums, self._scale, self.reader.shape
         residual, largest = self.reader.residual, float(scale.max())
         out = np.empty((d, d + residual.shape[1] + 3))
-        matrix = self._into(out[:, :d])
+        matrix = self._fill_matrix(out[:, :d])
         # Deviations come from the diagonal, and are off as it is: by half of the bound over the number of rows.
         more = 1.0 if self.view.scale is None else 1 + 1.1 * float(np.linalg.norm(matrix)) / (rows * self.weight)
         largest *= more

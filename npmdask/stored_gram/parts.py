@@ -406,7 +406,7 @@ def form_parts(
         if request.groups is not None and held.part_meta("groups") is None:
             held.write_part("groups", *request.groups.bundle())
         with Session(held, resources, observer or Observer()) as session:
-            former = _Former(source, request, session, begun)
+            former = _PartUpdater(source, request, session, begun)
             former.form()
             session.log("end", outcome="formed", seconds=session.seconds, peak_rss=session.peak, processes=[])
     return former.rows_read, session.bytes_read + former.bytes_compared
@@ -467,7 +467,7 @@ def _require_own(held: RunStore, request: GramRequest) -> None:
 
 
 @dataclass
-class _Former:
+class _PartUpdater:
     """Brings the parts of a store to what its source is now."""
 
     source: Source
@@ -494,21 +494,21 @@ class _Former:
                 self.session.observer.on_begin(0, None, "pass")
                 parts = self._read_groups(self.request.groups)
                 list_parts(held, parts, {"rows": self.rows_read, "bytes": self.session.bytes_read})
-            elif not self._stays(listed[0]):
+            elif not self._is_unchanged(listed[0]):
                 raise RefusedError(
                     f"the last rows of {self.source.path} are not those that {held.place} was formed of: form the Gram "
                     "in a new store"
                 )
             return
-        whole, wanted = {part.origins[0].units for part in listed if self._stays(part)}, list(self._wanted())
+        whole, wanted = {part.origins[0].units for part in listed if self._is_unchanged(part)}, list(self._part_units())
         kept = {part.origins[0].units: part for part in listed if part.origins[0].units in whole}
         passes = len(wanted) - len(kept) if self.request.by_chunks else None  # otherwise of very different sizes
         self.session.observer.on_begin(0, passes, "pass")
-        parts = [kept[units] if units in kept else self._made(units, kept) for units in wanted]
+        parts = [kept[units] if units in kept else self._completed_part(units, kept) for units in wanted]
         if [part.name for part in parts] != [part.name for part in listed]:
             list_parts(held, parts, {"rows": self.rows_read, "bytes": self.session.bytes_read + self.bytes_compared})
 
-    def _wanted(self) -> Iterator[range]:
+    def _part_units(self) -> Iterator[range]:
         """The rows of chunks of each part."""
         count = int(self._reader.grid[0])
         if self._sparse:
@@ -521,7 +521,7 @@ class _Former:
         full = int(self._reader.shape[0]) // int(self._reader.whole[0])
         yield from (units for units in (range(full), range(full, count)) if units)
 
-    def _stays(self, part: GramPart) -> bool:
+    def _is_unchanged(self, part: GramPart) -> bool:
         """Say whether the rows of a part are unchanged; False if there may be more of them now.
 
         Raises
@@ -530,11 +530,11 @@ class _Former:
             They have changed, or are gone.
         """
         (origin,) = part.origins
-        if origin.fingerprint == self.source.fingerprint and self._tells:
+        if origin.fingerprint == self.source.fingerprint and self._fingerprint_tracks_content:
             return True
         if self._sparse:
             return False  # rows lie across chunks: they are read again
-        height, same = int(self._reader.whole[0]), self._same(origin)
+        height, same = int(self._reader.whole[0]), self._unchanged_units(origin)
         open_end = bool(same.size) and int(origin.heights[-1]) < height
         changed = np.flatnonzero(~same[:-1] if open_end else ~same)
         if len(changed) or len(same) < len(origin.units):
@@ -547,14 +547,14 @@ class _Former:
             )
         return bool(same.all())
 
-    def _same(self, origin: Origin) -> np.ndarray:
+    def _unchanged_units(self, origin: Origin) -> np.ndarray:
         """Return for each row of chunks that still exists whether it is unchanged."""
         here = range(origin.units.start, min(origin.units.stop, int(self._reader.grid[0])))
         same = np.array([height == origin.heights[i] for i, height in enumerate(self._heights(here))], bool)
         recorded = self._reader.checksums
         if recorded is not None:
             return same & (np.asarray(recorded)[here.start : here.stop] == origin.chunks[: len(here)]).all(axis=1)
-        looks = self._looks(here)
+        looks = self._stat_checksums(here)
         for i in np.flatnonzero(same & ((looks == 0) | (looks != origin.looks[: len(here)]))):
             record, slab = ReadStats(), here[i]
             for _ in self._reader.tiles(slab, record):
@@ -565,7 +565,7 @@ class _Former:
         return same
 
     @property
-    def _tells(self) -> bool:
+    def _fingerprint_tracks_content(self) -> bool:
         """Say whether the fingerprint of the source changes with its content: by digests, or times of files or objects.
 
         What a program computes, or holds in a Zarr store of its own, may change without a sign.
@@ -579,7 +579,7 @@ class _Former:
         rows = (self._reader.slab_rows(slab) for slab in units)
         return [int(part.stop - part.start) for part in rows]
 
-    def _looks(self, units: range) -> np.ndarray:
+    def _stat_checksums(self, units: range) -> np.ndarray:
         """A checksum of sizes and times of the files of each row of chunks; 0 where there are none to see."""
         access, found = getattr(self._reader, "access", None), np.zeros(len(units), np.int64)
         if self._sparse or access is None or access.folder is None:
@@ -593,17 +593,17 @@ class _Former:
             found[i] = 2**32 + crc32c_bytes(repr(stats).encode())
         return found
 
-    def _made(self, units: range, kept: dict[range, GramPart]) -> GramPart:
+    def _completed_part(self, units: range, kept: dict[range, GramPart]) -> GramPart:
         """The part of these rows of chunks: those that a kept part has, and the others read."""
         begun = next((part for part in kept if part.start == units.start and part.stop < units.stop), None)
         if begun is None or self.request.by_chunks is not None:
             return self._read(units)
         new = self._read(range(begun.stop, units.stop))
-        return self._extended(kept[begun], new)
+        return self._extended_part(kept[begun], new)
 
-    def _extended(self, before: GramPart, after: GramPart) -> GramPart:
+    def _extended_part(self, before: GramPart, after: GramPart) -> GramPart:
         held = self.session.store
-        name = _name_of(f"{before.name} {after.name}")
+        name = _part_name(f"{before.name} {after.name}")
         found = found_part(held, name)
         if found is None:
             both = (read_sums(held.path, part) for part in (before, after))
@@ -625,7 +625,7 @@ class _Former:
             groups=len(groups.names),
         )
         label = f"rows by labels {groups.identity} of {self.source.fingerprint}"
-        names = [_name_of(f"{label} {group}") for group in range(len(groups.names))]
+        names = [_part_name(f"{label} {group}") for group in range(len(groups.names))]
         self.rows_read += operator.rows
         found = [part for name in names if (part := found_part(held, name)) is not None]
         if len(found) == len(names):
@@ -651,7 +651,7 @@ class _Former:
         """The part of these rows of chunks, read in one pass that goes on where it was killed."""
         held, reader = self.session.store, self._reader
         label = f"rows of chunks {units.start} to {units.stop - 1} of {self.source.fingerprint}"
-        name = _name_of(label)
+        name = _part_name(label)
         first = 0 if self._sparse else int(reader.slab_rows(units.start).start)
         operator = gram_operator(reader, units, self.request.precision)
         self.rows_read += operator.rows
@@ -667,7 +667,7 @@ class _Former:
 
     def _formed(self, label: str, operator: GramOfSlabs, first: int) -> tuple[np.ndarray, Origin]:
         """Form the sums over the rows of some chunks in a pass, from number ``first`` on, and note their origin."""
-        units, looks = operator.slabs, self._looks(operator.slabs)
+        units, looks = operator.slabs, self._stat_checksums(operator.slabs)
         self.session.plan([Need(operator, self._probes.shape[1], GATHERED)])
         self.session.start(self.source.path)
         known = {} if self.begun is None else self.begun(operator)
@@ -690,7 +690,7 @@ class _Former:
         return probes_of(int(self._reader.shape[1]), self.request.seed)
 
 
-def _name_of(label: str) -> str:
+def _part_name(label: str) -> str:
     """The name of a part, of what is in it."""
     return f"{PREFIX}{hashlib.sha256(label.encode()).hexdigest()[:16]}"
 

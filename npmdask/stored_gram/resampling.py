@@ -265,7 +265,7 @@ class Grouped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Drawn:
+class _Pairs:
     """Eigenpairs of some replicates: ``values`` (r x m), ``totals`` (r), ``vectors`` (r x d x m).
 
     The vectors are in the basis of all rows.
@@ -296,15 +296,15 @@ def bootstrapped(grouped: Grouped, k: int, *, replicates: int, confidence: float
     m = min(k + 1, usable)
     error, drawn = 0.0, None
     if grouped.short and not exact:
-        drawn = _short(grouped, weights.astype(float), spectrum, basis, m, min(d, max(3 * k, k + 10)))
-        error = _difference(_full(grouped, weights[:CHECKED], basis, m), drawn, k, _mixed(drawn, spectrum[:m]))
+        drawn = _reduced(grouped, weights.astype(float), spectrum, basis, m, min(d, max(3 * k, k + 10)))
+        error = _difference(_exact(grouped, weights[:CHECKED], basis, m), drawn, k, _mixed_groups(drawn, spectrum[:m]))
         if not error <= ENOUGH:
             error, drawn = 0.0, None
-    drawn = drawn or _full(grouped, weights, basis, m)
-    return _judged(drawn, spectrum, basis, k, count, confidence, error)
+    drawn = drawn or _exact(grouped, weights, basis, m)
+    return _bootstrap_result(drawn, spectrum, basis, k, count, confidence, error)
 
 
-def _short(grouped: Grouped, weights: np.ndarray, spectrum: np.ndarray, basis: np.ndarray, m: int, q: int) -> _Drawn:
+def _reduced(grouped: Grouped, weights: np.ndarray, spectrum: np.ndarray, basis: np.ndarray, m: int, q: int) -> _Pairs:
     """Replicates by their products with the q leading eigenvectors alone."""
     d, count = len(basis), weights.shape[1]
     columns, means = np.empty((count, d, q)), np.empty((count, d))
@@ -356,7 +356,7 @@ def _leading_pairs(inner: np.ndarray, outer: np.ndarray, rest: np.ndarray, m: in
     return values, np.nan_to_num(whole, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _full(grouped: Grouped, weights: np.ndarray, basis: np.ndarray, m: int) -> _Drawn:
+def _exact(grouped: Grouped, weights: np.ndarray, basis: np.ndarray, m: int) -> _Pairs:
     """Replicates whose covariances are formed and decomposed."""
     d = len(basis)
     values, totals, vectors = np.empty((len(weights), m)), np.empty(len(weights)), np.empty((len(weights), d, m))
@@ -377,13 +377,13 @@ def _full(grouped: Grouped, weights: np.ndarray, basis: np.ndarray, m: int) -> _
     return _aligned(values, totals, vectors)
 
 
-def _aligned(values: np.ndarray, totals: np.ndarray, vectors: np.ndarray) -> _Drawn:
+def _aligned(values: np.ndarray, totals: np.ndarray, vectors: np.ndarray) -> _Pairs:
     """Align signs with the answer of all rows, whose vectors are the axes."""
     signs = np.where(np.einsum("rii->ri", vectors[:, : vectors.shape[2]]) < 0, -1.0, 1.0)
-    return _Drawn(values=values, totals=totals, vectors=vectors * signs[:, None])
+    return _Pairs(values=values, totals=totals, vectors=vectors * signs[:, None])
 
 
-def _mixed(drawn: _Drawn, values: np.ndarray) -> Groups:
+def _mixed_groups(drawn: _Pairs, values: np.ndarray) -> Groups:
     """Neighbours that overlap, and components that are another one in too many replicates."""
     errors = APART * drawn.values.std(axis=0, ddof=1)
     nearest = np.abs(drawn.vectors).argmax(axis=1)
@@ -391,7 +391,7 @@ def _mixed(drawn: _Drawn, values: np.ndarray) -> Groups:
     return mixed_groups(values, errors, also=np.array(crossed, dtype=bool))
 
 
-def _difference(full: _Drawn, short: _Drawn, k: int, mixed: Groups) -> float:
+def _difference(full: _Pairs, short: _Pairs, k: int, mixed: Groups) -> float:
     """Compute the error of the short way, in standard errors, for components with a claim."""
     single = np.setdiff1d(np.arange(k), [i for group in mixed for i in group])
     if not len(single):
@@ -405,25 +405,25 @@ def _difference(full: _Drawn, short: _Drawn, k: int, mixed: Groups) -> float:
     return float(max(values.max(), vectors.max()))
 
 
-def _judged(
-    drawn: _Drawn, spectrum: np.ndarray, basis: np.ndarray, k: int, count: int, confidence: float, error: float
+def _bootstrap_result(
+    drawn: _Pairs, spectrum: np.ndarray, basis: np.ndarray, k: int, count: int, confidence: float, error: float
 ) -> Bootstrap:
     # Replicates of g groups vary by (g - 1) / g of what samples do, and r of them leave 1 / r of that in their mean.
     wide = student_factor(confidence, count, len(drawn.values)) * np.sqrt(count / (count - 1))
     wide *= np.sqrt(1 + 1 / len(drawn.values))
     values, total = spectrum[:k], float(np.maximum(spectrum, 0.0).sum())
-    found = _mixed(drawn, spectrum[: drawn.values.shape[1]])
+    found = _mixed_groups(drawn, spectrum[: drawn.values.shape[1]])
     mixed = tuple(tuple(i for i in group if i <= k) for group in found if group[0] < k)
     among = np.isin(np.arange(k), [i for group in mixed for i in group])
     of_values = np.maximum(drawn.values[:, :k], np.finfo(float).tiny)
     shares = np.clip(of_values / drawn.totals[:, None], 1e-15, 1 - 1e-15)
     share = np.clip(values / total, 1e-15, 1 - 1e-15)
-    ends = np.exp(_ends(np.log(values), np.log(of_values), wide))
-    odds = _ends(np.log(share / (1 - share)), np.log(shares / (1 - shares)), wide)
+    ends = np.exp(_interval_ends(np.log(values), np.log(of_values), wide))
+    odds = _interval_ends(np.log(share / (1 - share)), np.log(shares / (1 - shares)), wide)
     signs = fix_signs(basis[:, :k])
     entries = np.einsum("dj,rji->rdi", basis, drawn.vectors[:, :, :k], optimize=True) * signs
     vectors = basis[:, :k] * signs
-    of_entries = _ends(vectors, entries, wide)
+    of_entries = _interval_ends(vectors, entries, wide)
     for interval in (ends, odds, of_entries):
         interval[..., among] = np.nan
     return Bootstrap(
@@ -442,7 +442,7 @@ def _judged(
     )
 
 
-def _ends(whole: np.ndarray, drawn: np.ndarray, wide: float) -> np.ndarray:
+def _interval_ends(whole: np.ndarray, drawn: np.ndarray, wide: float) -> np.ndarray:
     """Ends of intervals about ``whole`` less its bias."""
     centre, half = 2 * whole - drawn.mean(axis=0), wide * drawn.std(axis=0, ddof=1)
     return np.stack([centre - half, centre + half])

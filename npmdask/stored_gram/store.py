@@ -106,7 +106,7 @@ class GramStore:
         run = RunStore(store)
         spec = run.read_spec()
         if spec is None or spec["data"].get("kind") != STORED_GRAM:
-            raise BadInputError(_none_in(store, spec))
+            raise BadInputError(_no_gram_text(store, spec))
         self.store = run.place
         self.parts, self._history = listed_parts(run)
         if not self.parts:
@@ -291,7 +291,7 @@ class GramStore:
             centred=center,
             total=float(variances.sum()),
             variances=variances[varying],
-            left_out=self._left_out(varying, center=center, scale=scale) if len(self.groups) > 1 else None,
+            left_out=self._held_out_likelihoods(varying, center=center, scale=scale) if len(self.groups) > 1 else None,
         )
         return advise(known, share=share, noise=noise, seed=seed)
 
@@ -329,7 +329,7 @@ class GramStore:
         if not chosen or len(set(chosen)) < len(chosen):
             raise BadInputError(f"choose columns of {self.store} once each, and one at least")
         before = np.arange(self.columns) if self._chosen is None else self._chosen
-        return self._with(chosen=before[chosen])
+        return self._copy_with(chosen=before[chosen])
 
     def group(self, *names: str) -> GramStore:
         """
@@ -362,9 +362,9 @@ class GramStore:
         (40, True)
         """
         for name in names:
-            require(name in self.groups, f"there is no group {name!r} in {self.store}; it has {_some(self.groups)}")
-        require(len(names) > 0, f"name a group of {self.store} at least; it has {_some(self.groups)}")
-        return self._with(parts=tuple(part for part in self.parts if part.group in names))
+            require(name in self.groups, f"there is no group {name!r} in {self.store}; it has {_listing(self.groups)}")
+        require(len(names) > 0, f"name a group of {self.store} at least; it has {_listing(self.groups)}")
+        return self._copy_with(parts=tuple(part for part in self.parts if part.group in names))
 
     def jackknife(self, k: int, *, confidence: float = 0.95, center: bool = True, scale: bool = False) -> Jackknife:
         """
@@ -488,7 +488,7 @@ class GramStore:
 
         def each() -> Iterator[tuple[float, np.ndarray, np.ndarray]]:
             for name in groups:
-                sums = self._reader_of(self._joined([part for part in self.parts if part.group == name])).sums
+                sums = self._reader_of(self._joined_sums([part for part in self.parts if part.group == name])).sums
                 yield float(sums.count), sums.mean - origin, sums.matrix
 
         def covariance(rows: float, mean: np.ndarray, gram: np.ndarray) -> np.ndarray:
@@ -572,15 +572,15 @@ class GramStore:
         if isinstance(stores, str | Path | GramStore) or len(stores) < 2:
             raise BadInputError("a merge takes two Grams or more: give a list of their stores")
         opened = [store if isinstance(store, GramStore) else GramStore(store) for store in stores]
-        opened[1:] = [opened[0]._like(other) for other in opened[1:]]
+        opened[1:] = [opened[0]._aligned_with(other) for other in opened[1:]]
         if not distinct:
             _require_no_overlap(opened)
         taken: set[str] = set()
         parts: list[tuple[GramStore, GramPart]] = []
         for one in sorted(opened, key=lambda store: store.fingerprint):
-            names = {name: _new_name(one._group_name(name), taken) for name in one.groups}
+            names = {name: _unused_name(one._group_name(name), taken) for name in one.groups}
             parts += [(one, replace(part, group=names[part.group])) for part in one.parts]
-        made = _written(dest, opened[0], "merged", [(part, partial(one._sums_of, part)) for one, part in parts])
+        made = _write_store(dest, opened[0], "merged", [(part, partial(one._sums_of, part)) for one, part in parts])
         made.warnings = tuple(dict.fromkeys(said for other in opened[1:] for said in other.warnings))
         return made
 
@@ -609,7 +609,7 @@ class GramStore:
             Rows that are not in here; or no row or no digit would be left.
         """
         less = other if isinstance(other, GramStore) else GramStore(other)
-        less = self._like(less)
+        less = self._aligned_with(less)
         left = list(self.parts)
         # groups may be equal to the bit: one of them is taken, the one of that name if there is
         for gone in less.parts:
@@ -620,7 +620,7 @@ class GramStore:
         else:
             if not left:
                 raise RefusedError(f"{less.store} has all rows of {self.store}: none would be left")
-            return _written(dest, self, "reduced", [(part, partial(self._sums_of, part)) for part in left])
+            return _write_store(dest, self, "reduced", [(part, partial(self._sums_of, part)) for part in left])
         keys = set().union(*(part.keys for part in less.parts))
         touched = [part for part in self.parts if part.keys & keys]
         missing = keys - set().union(*(part.keys for part in touched))
@@ -636,17 +636,17 @@ class GramStore:
             )
         if len({part.group for part in touched}) > 1:
             raise RefusedError(f"the rows of {less.store} lie in several groups of {self.store}: remove group by group")
-        joined = self._joined(touched)
+        joined = self._joined_sums(touched)
         sums = joined.without(less._sums, self._probes)
         part = made_part(
             sums,
-            [origin for one in touched for origin in _less(one, keys)],
+            [origin for one in touched for origin in _remaining_origins(one, keys)],
             name=f"{PREFIX}left",
             group=touched[0].group,
             formed=touched[0].formed,
         )
         rest = [(one, partial(self._sums_of, one)) for one in self.parts if one not in touched]
-        return _written(dest, self, "reduced", [*rest, (part, lambda: sums)])
+        return _write_store(dest, self, "reduced", [*rest, (part, lambda: sums)])
 
     # What the methods above are made of.
 
@@ -657,9 +657,9 @@ class GramStore:
     @cached_property
     def _sums(self) -> GramSums:
         """Return the sums over all columns and parts."""
-        return self._joined(self.parts)
+        return self._joined_sums(self.parts)
 
-    def _joined(self, parts: Sequence[GramPart]) -> GramSums:
+    def _joined_sums(self, parts: Sequence[GramPart]) -> GramSums:
         """The sums of some parts, joined in an order that does not depend on theirs."""
         ordered = sorted(parts, key=lambda part: part.identity)
         total = self._sums_of(ordered[0])
@@ -724,20 +724,20 @@ class GramStore:
         half = len(places) // 2
         for inside, outside in ((places[:half], places[half:]), (places[half:], places[:half])):
             names = {self.groups[place] for place in outside}
-            more = self._joined([part for part in self.parts if part.group in names])
+            more = self._joined_sums([part for part in self.parts if part.group in names])
             yield from self._without_each(inside, more if rest is None else rest.joined(more, self._probes))
 
-    def _left_out(self, varying: np.ndarray, *, center: bool, scale: bool) -> np.ndarray:
+    def _held_out_likelihoods(self, varying: np.ndarray, *, center: bool, scale: bool) -> np.ndarray:
         """The log-likelihood of a row of each fold of groups, with 0, 1, ... components of all others."""
         folds = np.array_split(np.array(self.groups), min(FOLDS, len(self.groups)))
         fold_of = {str(name): str(place) for place, names in enumerate(folds) for name in names}
-        folded = self._with(parts=tuple(replace(part, group=fold_of[part.group]) for part in self.parts))
+        folded = self._copy_with(parts=tuple(replace(part, group=fold_of[part.group]) for part in self.parts))
         found, grid = {}, np.ix_(varying, varying)
         for place, others in folded._without_each(list(range(len(folds))), None):
             name = folded.groups[place]
             reader = self._reader_of(others)
             rest = self._operator(center=center, scale=scale, weight=1.0 / others.count, reader=reader)
-            own = self._reader_of(self._joined([part for part in folded.parts if part.group == name])).sums
+            own = self._reader_of(self._joined_sums([part for part in folded.parts if part.group == name])).sums
             away = own.mean - reader.sums.mean if center else own.mean
             about = own.matrix / own.count + np.outer(away, away)
             about = rest.view.on_columns(rest.view.on_columns(about).T)[grid]
@@ -748,7 +748,7 @@ class GramStore:
         shortest = min(map(len, found.values()))
         return np.array([found[place][:shortest] for place in sorted(found)])
 
-    def _with(self, *, chosen: np.ndarray | None = None, parts: tuple[GramPart, ...] | None = None) -> GramStore:
+    def _copy_with(self, *, chosen: np.ndarray | None = None, parts: tuple[GramPart, ...] | None = None) -> GramStore:
         other = copy.copy(self)
         for name in ("_sums", "_reader"):
             other.__dict__.pop(name, None)
@@ -764,7 +764,7 @@ class GramStore:
         own = Path(self.store).name
         return own if len(self.groups) == 1 else f"{own}: {name}"
 
-    def _like(self, other: GramStore) -> GramStore:
+    def _aligned_with(self, other: GramStore) -> GramStore:
         """The other one, its columns in the order of these. Raises RefusedError where the sums cannot be added."""
         where = f"{self.store} and {other.store}"
         for one in (self, other):
@@ -792,7 +792,7 @@ class GramStore:
         known, given = self.labels.columns, other.labels.columns
         remedy = "only Grams of the same columns can be merged or removed"
         places, said = matched(known, given, other.store, self.store, error=RefusedError, remedy=remedy)
-        other = other._with(parts=other.parts)
+        other = other._copy_with(parts=other.parts)
         other._order, other.warnings = places, said
         return other
 
@@ -822,7 +822,7 @@ def form_gram(
     return formed
 
 
-def _none_in(store: str | Path, spec: dict[str, Any] | None) -> str:
+def _no_gram_text(store: str | Path, spec: dict[str, Any] | None) -> str:
     place = quote(str(store))
     if spec is not None:
         return f"{store} is the store of a run, not of a Gram: form a Gram of its data with `npmdask gram SOURCE G`"
@@ -833,11 +833,11 @@ def _none_in(store: str | Path, spec: dict[str, Any] | None) -> str:
     return f"there is no Gram in {store}: form one with `npmdask gram SOURCE {place}`"
 
 
-def _some(names: Sequence[str]) -> str:
+def _listing(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:SHOWN])) + (", ..." if len(names) > SHOWN else "")
 
 
-def _new_name(name: str, taken: set[str]) -> str:
+def _unused_name(name: str, taken: set[str]) -> str:
     number, found = 1, name
     while found in taken:
         number += 1
@@ -861,7 +861,7 @@ def _require_no_overlap(stores: Sequence[GramStore]) -> None:
         seen |= dict.fromkeys(keys, store.store)
 
 
-def _less(part: GramPart, keys: set[tuple[int, ...]]) -> Iterator[Any]:
+def _remaining_origins(part: GramPart, keys: set[tuple[int, ...]]) -> Iterator[Any]:
     """The origins of a part without some rows of chunks, each row of chunks that is left on its own."""
     for origin in part.origins:
         heights = origin.heights if len(origin.heights) else np.zeros(len(origin.chunks), np.int64)
@@ -874,7 +874,7 @@ def _less(part: GramPart, keys: set[tuple[int, ...]]) -> Iterator[Any]:
             )
 
 
-def _written(
+def _write_store(
     dest: str | Path, like: GramStore, made: str, parts: Sequence[tuple[GramPart, Callable[[], GramSums]]]
 ) -> GramStore:
     """A store of these parts, or the rest of it where a kill left one."""
@@ -901,10 +901,10 @@ def _written(
 class StoredGramRule(ResidualRule):
     """The residual rule of a run that has no rows: what is not certified at once is never converged."""
 
-    def _too_short(self, history: list[StepView]) -> str:
+    def _max_steps_text(self, history: list[StepView]) -> str:
         now = history[-1]
         return (
-            f"not converged: the stored Gram certifies {len(now.ritz_values) - self._open(now).size} of "
+            f"not converged: the stored Gram certifies {len(now.ritz_values) - self._open_pairs(now).size} of "
             f"{len(now.ritz_values)} pairs, the others to a relative residual of {float(self.relative(now).max()):.1e} "
             f"only (tol {self.tol:.1e}); verify them with a pass over the rows, `npmdask run SOURCE --start` with the "
             "store of this run, or use a larger tol"

@@ -72,7 +72,7 @@ class StreamDriver:
             warnings = self._bind()
             state = self._load()
             self._plan()
-            state = self._guarded(state)
+            state = self._absorb_all(state)
             answer, arrays = self._end(state)
         outcome = self._outcome(state, answer, f", {self._new} of them now")
         solution = StreamSolution(
@@ -90,7 +90,7 @@ class StreamDriver:
             memory_limit_bytes=self.resources.memory,
             store=self.store.place,
             source=self.problem.opened.name,
-            warnings=(*warnings, *said_of(self._stream), *self._said_of_gaps(state)),
+            warnings=(*warnings, *said_of(self._stream), *self._gap_warnings(state)),
             moment=self.problem.model.algorithm.moment,
             facts=answer.facts,
             assurance=self._assurance(answer),
@@ -113,9 +113,9 @@ class StreamDriver:
 
     def _plan(self) -> None:
         self._base = tree_rss()
-        self.session.tell_plan(self._needed(self._info.rank))
+        self.session.tell_plan(self._memory_plan(self._info.rank))
 
-    def _needed(self, rank: int) -> MemoryPlan:
+    def _memory_plan(self, rank: int) -> MemoryPlan:
         p = self.problem
         limit, rows = self.resources.memory, p.request.batch_rows
         return plan_stream(p.model, rows, p.beside_bytes, limit=limit, base=self._base, rank=rank)
@@ -142,26 +142,26 @@ class StreamDriver:
         self._committed = (state.batches, meta["skipped"], meta["ended"])
         return state
 
-    def _guarded(self, state: ModelState) -> ModelState:
+    def _absorb_all(self, state: ModelState) -> ModelState:
         """All rows; what goes wrong with one of them loses none of those before it."""
         holder = [state]
         try:
-            self._go_on(holder)
+            self._absorb_batches(holder)
         except NpmdaskError:
-            if self._all_taken(holder[0]):  # not so where the model refused rows that were read
+            if self._has_all_rows(holder[0]):  # not so where the model refused rows that were read
                 self._commit(holder[0], ended=False)
             raise
         self._measured(holder[0])
         self._commit(holder[0], ended=not self.problem.opened.forwards)
         return holder[0]
 
-    def _go_on(self, holder: list[ModelState]) -> None:
+    def _absorb_batches(self, holder: list[ModelState]) -> None:
         """The loop. ``holder``: the state after the last whole batch."""
         model, tell, commit = self.problem.model, Stopwatch(TELL_SECONDS), Stopwatch(self.resources.commit_seconds)
         self.observer.on_begin(holder[0].rows + self._skipped, self.problem.opened.rows, "row")
         while (batch := self._stream.read(model.wanted(holder[0], self.problem.request.batch_rows))) is not None:
             holder[0], info = model.absorb(holder[0], batch, weights_of(self._stream))
-            self._needed(info.rank)
+            self._memory_plan(info.rank)
             del batch  # or it would be held while the next one is read
             self._new += info.rows
             self._info = last_step(self._info, info)
@@ -190,7 +190,7 @@ class StreamDriver:
 
     def _commit(self, state: ModelState, *, ended: bool) -> None:
         """State and position as one. Raises AssertionError if a row was lost or used twice, before that is written."""
-        assert self._all_taken(state), "rows given and rows taken differ"
+        assert self._has_all_rows(state), "rows given and rows taken differ"
         now = (state.batches, self._skipped)
         if not state.rows or self._committed in ((*now, True), (*now, ended)):
             return
@@ -211,7 +211,7 @@ class StreamDriver:
         self.session.commit(state.batches, arrays | kept, meta)
         self._committed = (*now, ended)
 
-    def _all_taken(self, state: ModelState) -> bool:
+    def _has_all_rows(self, state: ModelState) -> bool:
         return state.rows == self._before["rows"] + self._stream.rows_read
 
     def _end(self, state: ModelState) -> tuple[StreamResult, dict[str, Any]]:
@@ -254,7 +254,7 @@ class StreamDriver:
             return Outcome(name="up_to_date", sentence="up to date: " + "; ".join(said))
         return Outcome(name="exhausted", sentence="the stream has ended: " + "; ".join(said))
 
-    def _said_of_gaps(self, state: ModelState) -> tuple[str, ...]:
+    def _gap_warnings(self, state: ModelState) -> tuple[str, ...]:
         """Return warnings about values where much was imputed."""
         if state.missing is None or state.missing.sum() < MANY * state.rows * len(state.missing):
             return ()

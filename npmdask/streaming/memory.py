@@ -46,7 +46,7 @@ def plan_stream(
         workers=0,
     )
     if limit is not None and plan.predicted_peak > limit:
-        raise MemoryRefusedError(_too_little(plan, longest if waits else None, rank if grows(model.algorithm) else 0))
+        raise MemoryRefusedError(_refusal_text(plan, longest if waits else None, rank if grows(model.algorithm) else 0))
     return plan
 
 
@@ -78,7 +78,7 @@ def columns_held(algorithm: Any, batch_rows: int, rank: int) -> int:
     return 8 * k
 
 
-def _too_little(plan: MemoryPlan, longest: int | None, rank: int) -> str:
+def _refusal_text(plan: MemoryPlan, longest: int | None, rank: int) -> str:
     """``longest``: rows of the longest step, of an algorithm that chooses that itself; ``rank``: if it grows."""
     remedies = [f"set memory to at least {-(-plan.predicted_peak // MIB)}MiB"]
     if longest is not None:

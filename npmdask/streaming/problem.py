@@ -77,10 +77,10 @@ class StreamRequest:
 
     def __post_init__(self) -> None:
         for f in fields(self):  # what NumPy counted is as good as what Python did
-            object.__setattr__(self, f.name, _plain(getattr(self, f.name)))
+            object.__setattr__(self, f.name, _python_number(getattr(self, f.name)))
         object.__setattr__(self, "missing_values", marks_of_stream(self.missing_values, self.missing))
         require(isinstance(self.options, Mapping), f"options = {self.options!r}: a table of names and values is needed")
-        object.__setattr__(self, "options", {name: _plain(value) for name, value in self.options.items()})
+        object.__setattr__(self, "options", {name: _python_number(value) for name, value in self.options.items()})
         for name in ("target_rank", "batch_rows", "measure_rows"):
             value = getattr(self, name)
             if not (name == "measure_rows" and value is None) and (type(value) is not int or value < 1):
@@ -98,7 +98,7 @@ class StreamRequest:
             raise BadInputError(f"unknown streaming algorithm {self.algorithm!r}: {said}")
 
 
-def _plain(value: Any) -> Any:
+def _python_number(value: Any) -> Any:
     """A number of NumPy as one of Python; anything else as it is."""
     return value.item() if isinstance(value, np.generic) else value
 

@@ -47,7 +47,7 @@ def stream_report(store: RunStore) -> Report:
         raise BadInputError(f"there is no run with a committed step in {store.place}")
     history, centred = found.history, found.spec["data"]["center"]
     values = np.array(next((m.values for m in reversed(history) if m.values is not None), []))
-    name = _of_values(found.moment, centred)
+    name = _value_name(found.moment, centred)
     called = name if found.moment == 3 else f"{name} of the rows along it"
     sizes = spectrum_plot(values, called) if len(values) else None
     head = section(
@@ -140,13 +140,13 @@ def _limit(telemetry: list[dict[str, Any]]) -> int | None:
 
 def gap_plot(history: tuple[Measurement, ...]) -> Plot | None:
     """Plot the suboptimality on the held-out rows against the rows taken."""
-    lines = [("best rank k less what is captured", *_known(history, lambda m: m.suboptimality))]
-    return _falling("Objective gap on the held-out rows", "suboptimality", lines)
+    lines = [("best rank k less what is captured", *_known_points(history, lambda m: m.suboptimality))]
+    return _log_plot("Objective gap on the held-out rows", "suboptimality", lines)
 
 
 def explained_plot(history: tuple[Measurement, ...]) -> Plot | None:
     """Plot the share of the held-out rows' variance that the components explain, against the rows taken."""
-    rows, shares = _known(history, lambda m: m.explained)
+    rows, shares = _known_points(history, lambda m: m.explained)
     if not rows:
         return None
     drawn = series(rows, [100 * share for share in shares], style="thin")
@@ -199,13 +199,13 @@ def angles_plot(history: tuple[Measurement, ...]) -> Plot | None:
     components = any(m.moment == 3 for m in history)
     title = "Largest angle of a component" if components else "Largest principal angle"
     lines = [
-        ("to the measurement before", *_known(history, lambda m: m.change, above=ROUNDING)),
-        ("to the truth", *_known(history, lambda m: m.max_sin_theta)),
+        ("to the measurement before", *_known_points(history, lambda m: m.change, above=ROUNDING)),
+        ("to the truth", *_known_points(history, lambda m: m.max_sin_theta)),
     ]
-    return _falling(title, "max sin θ", lines)
+    return _log_plot(title, "max sin θ", lines)
 
 
-def _known(
+def _known_points(
     history: tuple[Measurement, ...], what: Callable[[Measurement], float | None], above: float = 0.0
 ) -> tuple[list[int], list[float]]:
     """Rows and values where a measurement has one; zero has no place on a logarithmic axis."""
@@ -213,14 +213,14 @@ def _known(
     return [rows for rows, _ in points], [value for _, value in points]
 
 
-def _falling(title: str, y: str, lines: list[tuple[str, list[int], list[float]]]) -> Plot | None:
+def _log_plot(title: str, y: str, lines: list[tuple[str, list[int], list[float]]]) -> Plot | None:
     drawn = tuple(series(rows, values, label, style="thin") for label, rows, values in lines if values)
     return Plot(title=title, x="rows", y=y, series=drawn, log=True, x_is="count") if drawn else None
 
 
 def _steps_plot(history: tuple[Measurement, ...], name: str) -> Plot | None:
     """Rows of a step and rank of the iterate, where one of them changes: else the tiles say it all."""
-    rows, sizes = _known(history, lambda m: m.batch_rows)
+    rows, sizes = _known_points(history, lambda m: m.batch_rows)
     ranks = [m.rank for m in history]
     if len(set(sizes)) < 2 and len(set(ranks)) < 2:
         return None
@@ -252,7 +252,7 @@ def _of_rank(moment: int) -> str:
     return "components found" if moment == 3 else "rank of the iterate"
 
 
-def _of_values(moment: int, centred: bool) -> str:
+def _value_name(moment: int, centred: bool) -> str:
     return "weight in the third moment" if moment == 3 else "variance" if centred else "mean square"
 
 

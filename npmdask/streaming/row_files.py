@@ -67,7 +67,7 @@ class RowFile:
                 import pyarrow as pa
                 import pyarrow.parquet as pa_parquet
             self._table: Any = pa.table
-        with self._writing():
+        with self._reporting_errors():
             text: dict[str, Any] = {"newline": "", "encoding": "utf-8"} if dest.suffix.lower() == ".csv" else {}
             opened: Any = open(self.partial, "w" if text else "wb", **text)
             self._file: IO[Any] = opened
@@ -84,7 +84,7 @@ class RowFile:
     def write(self, rows: np.ndarray) -> None:
         """Append rows (b x columns)."""
         rows = np.ascontiguousarray(rows, "<f8")
-        with self._writing():
+        with self._reporting_errors():
             match self.dest.suffix.lower():
                 case ".csv":
                     self._lines.writerows(rows.tolist())
@@ -99,7 +99,7 @@ class RowFile:
         """Make the file appear; returns the fingerprint of its numbers. ``facts`` of a store have no place in it."""
         require(self.next_row > 0, f"no rows in the source of {self.dest}")
         digest = np.frombuffer(self._hash.digest(), np.uint8)
-        with self._writing():
+        with self._reporting_errors():
             if self.dest.suffix.lower() == ".parquet":
                 self._parquet.close()
             elif self.dest.suffix.lower() == ".npy":
@@ -122,7 +122,7 @@ class RowFile:
         np.lib.format.write_array_header_1_0(self._file, {"descr": "<f8", "fortran_order": False, "shape": shape})
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _reporting_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

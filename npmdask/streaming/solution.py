@@ -239,10 +239,10 @@ def stream_status(store: RunStore) -> StreamStatus | None:
     spec, last = store.read_spec(), store.last_meta()
     if spec is None or last is None:
         return None
-    return StreamStatus(spec=spec, meta=last, answered=_answered(store))
+    return StreamStatus(spec=spec, meta=last, answered=_answer_meta(store))
 
 
-def _answered(store: RunStore) -> dict[str, Any] | None:
+def _answer_meta(store: RunStore) -> dict[str, Any] | None:
     try:
         return store.part_meta("result")
     except BadInputError:  # of a stream that is running: the answer before is being replaced

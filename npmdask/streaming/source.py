@@ -100,9 +100,9 @@ def open_stream(
         Nothing there, or options that the source does not know.
     """
     if dim is None:
-        opened = _opened(source, reading, seed, row_weights)
+        opened = _open_any(source, reading, seed, row_weights)
     else:
-        opened = _along(source, reading, seed, row_weights, dim)
+        opened = _open_along_dim(source, reading, seed, row_weights, dim)
     if reading.missing_values:
         if not isinstance(opened.stream, BatchedStream):
             raise BadInputError(
@@ -112,16 +112,16 @@ def open_stream(
     return opened
 
 
-def _along(source: Any, reading: Reading, seed: int, row_weights: Any, dim: str | int) -> Opened:
+def _open_along_dim(source: Any, reading: Reading, seed: int, row_weights: Any, dim: str | int) -> Opened:
     """The rows of an array of more dimensions."""
     if isinstance(source, str | Path) and str(source) == STANDARD_INPUT:
         raise BadInputError(f"dim = {dim!r} is for an array with named dimensions, and standard input has none")
     opened = open_source(source, dim=dim, gaps=reading.gaps != "refuse")
     weights = find_weights(opened, source, row_weights, None)
-    return _stored(opened, reading, seed, weights, named=isinstance(source, str | Path))
+    return _open_stored(opened, reading, seed, weights, named=isinstance(source, str | Path))
 
 
-def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opened:
+def _open_any(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opened:
     given, (source, choice) = source, addressed(source)
     source = values_of(source, gaps=reading.gaps != "refuse")
     if is_linear_operator(source):  # which could be called, as what makes an iterator
@@ -131,7 +131,7 @@ def _opened(source: Any, reading: Reading, seed: int, row_weights: Any) -> Opene
         opened = open_source(source, columns=choice, gaps=reading.gaps != "refuse")
         found = isinstance(row_weights, Weights)
         weights = row_weights if found else find_weights(opened, given, row_weights, None)
-        return _stored(opened, reading, seed, weights, named=not _in_memory(source))
+        return _open_stored(opened, reading, seed, weights, named=not _in_memory(source))
     if row_weights is not None:
         raise BadInputError(
             "row_weights need a known number of rows, in a stored array or in memory: ingest the rows first "
@@ -178,7 +178,7 @@ def _in_memory(source: Any) -> bool:
     return isinstance(source, np.ndarray | BlockRows) or issparse(source)
 
 
-def _stored(source: Source, reading: Reading, seed: int, weights: Weights | None, *, named: bool) -> Opened:
+def _open_stored(source: Source, reading: Reading, seed: int, weights: Weights | None, *, named: bool) -> Opened:
     require_rows(source.kind, source.path)
     if source.kind == "symmetric":
         raise BadInputError(

@@ -68,11 +68,11 @@ def of_directions(history: Sequence[Measurement], half_life: float | None = None
     elif last.max_sin_theta is not None:
         said, more = "", {}
     else:
-        said, more = _turned(history, last, half_life, worth)
+        said, more = _turn_statement(history, last, half_life, worth)
     parts += [said] if said else []
     if empty:
         parts.append(f"the last {empty} of {len(values)} found capture no variance and are meaningless")
-    return Assurance(f"{_capitalised(parts)}.{_not_covered(half_life)}", numbers | more)
+    return Assurance(f"{_capitalised(parts)}.{_coverage_text(half_life)}", numbers | more)
 
 
 def _held_out(share: float, reach: Mapping[str, float], k: int) -> tuple[str, dict[str, Any]]:
@@ -93,7 +93,7 @@ def _held_out(share: float, reach: Mapping[str, float], k: int) -> tuple[str, di
     return said, {"share": share, "low": low, "high": high, "best": best, "sine_limit": reach["sine"]}
 
 
-def _turned(
+def _turn_statement(
     history: Sequence[Measurement], last: Measurement, half_life: float | None, worth: float
 ) -> tuple[str, dict[str, Any]]:
     """From the answers alone: a lower bound, what even a perfect method could not know, and the remedy."""
@@ -137,7 +137,7 @@ def _capitalised(parts: Sequence[str]) -> str:
     return said[:1].upper() + said[1:]
 
 
-def _not_covered(half_life: float | None) -> str:
+def _coverage_text(half_life: float | None) -> str:
     drift = ""
     if half_life is not None:
         drift = f" Older rows fade (half_life {half_life:g}): this refers to the current directions."

@@ -125,16 +125,16 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         BadInputError
             The rows, the weights or a parameter are wrong.
         """
-        request = self._asked(BATCH_ROWS)
-        held = self._looked_at(X, first=True, gaps=self._imputes)
+        request = self._checked_request(BATCH_ROWS)
+        held = self._checked_input(X, first=True, gaps=self._imputes)
         reading = Reading(gaps="give-some" if self._imputes else REFUSE, missing_values=request.missing_values)
         opened = open_stream(held, reading, seed=request.seed, row_weights=sample_weight)
         stream = opened.stream
-        model = self._begin(make_model(request, stream.columns, opened.rows))
+        model = self._set_model(make_model(request, stream.columns, opened.rows))
         with with_progress(Observer(), self.progress) as told:
             told.on_begin(0, opened.rows, "row")
-            while (rows := stream.read(model.wanted(self._known()[1], BATCH_ROWS))) is not None:
-                self._learn(rows, weights_of(stream))
+            while (rows := stream.read(model.wanted(self._require_state()[1], BATCH_ROWS))) is not None:
+                self._absorb_rows(rows, weights_of(stream))
                 told.on_rows(stream.rows_read, stream.skipped, 0.0)
         return self
 
@@ -161,25 +161,25 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         BadInputError
             Wrong width, an empty batch, or rows that are not finite real numbers: nothing was learnt.
         """
-        rows = _as_rows(self._looked_at(X, first=self._model is None, gaps=self._imputes))
+        rows = _as_rows(self._checked_input(X, first=self._model is None, gaps=self._imputes))
         if self._model is None:
             if rows.ndim != 2 or 0 in rows.shape:
                 raise BadInputError(f"a first batch of shape {rows.shape}: give rows x columns, at least one of each")
             # The half life counts rows, the memory of a step follows from its rows: those of the first batch.
-            self._begin(make_model(self._asked(len(rows)), rows.shape[1]))
+            self._set_model(make_model(self._checked_request(len(rows)), rows.shape[1]))
         assert self._model is not None
         given, rows = len(rows), unmarked(rows, self._model.missing_values)
         rows, weights = weighed(rows, sample_weight, gaps=self._imputes)
         if given and not len(rows):  # none of them says anything
             return self
-        self._learn(rows, weights)
+        self._absorb_rows(rows, weights)
         return self
 
     @property
     def _imputes(self) -> bool:
         return bool(self.missing == IMPUTE)
 
-    def _asked(self, batch_rows: int) -> StreamRequest:
+    def _checked_request(self, batch_rows: int) -> StreamRequest:
         """The parameters, checked: not before they are used, as scikit-learn sets them one by one."""
         return StreamRequest(
             **attributes(self, "target_rank", "algorithm", "half_life", "center", "unit", "seed", "missing"),
@@ -188,12 +188,12 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
             missing_values=self.missing_values,
         )
 
-    def _begin(self, model: Model) -> Model:
+    def _set_model(self, model: Model) -> Model:
         self._model, self._state, self._info = model, model.init(), type(self)._info
         self.n_features_in_ = model.d
         return model
 
-    def _learn(self, rows: np.ndarray, weights: np.ndarray | None) -> None:
+    def _absorb_rows(self, rows: np.ndarray, weights: np.ndarray | None) -> None:
         assert self._model is not None
         assert self._state is not None
         with single_threaded_blas():
@@ -206,7 +206,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
                 raise
         self._results: list[StreamResult] = []  # of the state, once they were asked for
 
-    def _known(self) -> tuple[Model, ModelState]:
+    def _require_state(self) -> tuple[Model, ModelState]:
         if self._model is None or self._state is None:
             raise NotFittedError("no rows were given yet: call partial_fit first")
         return self._model, self._state
@@ -239,7 +239,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         BadInputError
             There are too few rows yet.
         """
-        model, state = self._known()
+        model, state = self._require_state()
         if not self._results:
             with single_threaded_blas():
                 self._results.append(model.answer(state))
@@ -258,7 +258,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
     @property
     def mean(self) -> np.ndarray | None:
         """Return the mean of the rows so far (d), of a centred model."""
-        model, state = self._known()
+        model, state = self._require_state()
         return state.mean if model.center else None
 
     @property
@@ -293,9 +293,9 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         BadInputError
             Too few rows were learnt from, or those of ``X`` do not fit.
         """
-        model, state = self._known()
+        model, state = self._require_state()
         fit = require_rule(missing) == LEAST_SQUARES
-        basis, held = self.basis, self._looked_at(X, first=False, gaps=fit)
+        basis, held = self.basis, self._checked_input(X, first=False, gaps=fit)
         if fit or model.missing_values:
             components = StoredComponents(basis=basis, mean=self.mean, marks=model.missing_values)
             return components.all_scores(held, missing=missing)
@@ -319,7 +319,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Measurement
             Values, objective and angles.
         """
-        model, state = self._known()
+        model, state = self._require_state()
         k = model.algorithm.target_rank
         held = None if held_out is None else HeldOut(_as_rows(held_out), k, model.d, center=model.center)
         return measure_model(model, state, self._info, before=None, truth=truth, held_out=held)[0]
@@ -340,7 +340,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         CommitError
             It cannot be written.
         """
-        model, state = self._known()
+        model, state = self._require_state()
         target = local_path(path, "a model that is saved")
         require(not target.exists(), f"{path} exists already: choose another name, or remove it first")
         arrays, numbers = model.saved(state)
@@ -378,7 +378,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
             **attributes(model, "half_life", "center", "unit", "seed", "missing"),
             missing_values=list(model.missing_values) or None,
         )
-        made._begin(model)
+        made._set_model(model)
         made._state, made._info, made._results = state, info, []
         return made
 

@@ -164,7 +164,7 @@ def transform(
     gaps = "give" if require_rule(missing) == LEAST_SQUARES or known else "refuse"
     reading = Reading(non_finite=non_finite, pattern=pattern, format=format, header=header, gaps=gaps)
     source, dim = components.chosen(source), _dim_of_run(store, source) if dim is None else dim
-    opened = _open(source, components, store, reading, dim)
+    opened = _open_rows(source, components, store, reading, dim)
     if isinstance(opened.stream, BatchedStream):
         opened.stream.follow(partial(places_in, components, wide=opened.stream.columns))
     scorer = _Scorer(components, missing, opened, skip=non_finite == "skip")
@@ -210,7 +210,7 @@ def _dim_of_run(store: str | Path, source: Any) -> str | None:
     return str(dim) if isinstance(node, zarr.Group) and "npmdask" not in node.attrs else None
 
 
-def _open(
+def _open_rows(
     source: Any, components: StoredComponents, store: str | Path, reading: Reading, dim: str | int | None
 ) -> Opened:
     """The stream of the rows, as wide as the components, or as the data that they were found of; standard input does
@@ -280,12 +280,12 @@ class _Scorer:
             scores = self._components.scores(rows)
             bad = np.isnan(scores).any(axis=1)
         if bad.any() and not self._skip:
-            raise self._refused(len(rows), int(np.argmax(bad)))
+            raise self._row_error(len(rows), int(np.argmax(bad)))
         self._left_out += int(bad.sum())
         self.rows_with_gaps += int((gappy & ~bad).sum())
         return scores[~bad] if bad.any() else scores
 
-    def _refused(self, count: int, row: int) -> BadInputError:
+    def _row_error(self, count: int, row: int) -> BadInputError:
         """Return the error for a row of the batch of ``count`` rows that the stream has just given."""
         number = self._opened.stream.rows_read - count + row
         why = f"has missing values, and missing = {LEAST_SQUARES!r} was not asked for"

@@ -257,12 +257,12 @@ class Contraction:
             matrix = self._strips.matrix(strip, (depth, height * width))
             pairs = self._strips.room("pairs", (len(self._rows), height, width))
             np.matmul(self._rows[:, i], matrix, out=pairs.reshape(len(pairs), -1))
-            self._reduce(pairs, _within(j, part), k, factors)
+            self._reduce(pairs, _subspan(j, part), k, factors)
 
     def _contract_last(self, values: np.ndarray, i: slice, j: slice, k: slice, factors: Factors) -> None:
         for part, strip in self._strips.cut(values, 0):
             height, width, depth = strip.shape
-            matrix, outer = self._strips.matrix(strip, (height * width, depth)), _within(i, part)
+            matrix, outer = self._strips.matrix(strip, (height * width, depth)), _subspan(i, part)
             pairs = self._strips.room("pairs", (len(self._rows), height, width))
             np.matmul(self._rows[:, k], matrix.T, out=pairs.reshape(len(pairs), -1))
             self._reduce(pairs, outer, j, factors)
@@ -283,7 +283,7 @@ class Contraction:
             self._sum[:, inner] += by_outer[:, 0]
 
 
-def _within(span: slice, part: slice) -> slice:
+def _subspan(span: slice, part: slice) -> slice:
     """The rows ``part`` of the rows ``span``."""
     return slice(span.start + part.start, span.start + part.stop)
 

@@ -47,7 +47,7 @@ def chunk_place(unit: int, n: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class _OfPacked:
+class _PackedProxy:
     """Something of a packed array, seen as that of an array of another shape. All else is its own."""
 
     packed: Any  # zarr.Array, or its metadata
@@ -59,7 +59,7 @@ class _OfPacked:
 
 
 @dataclass(frozen=True)
-class PackedArray(_OfPacked):
+class PackedArray(_PackedProxy):
     """A packed array (T, side, side) as the ``size`` x ``size`` array whose upper chunks it holds."""
 
     size: int
@@ -87,7 +87,7 @@ class PackedArray(_OfPacked):
 
 
 @dataclass(frozen=True)
-class _PackedMetadata(_OfPacked):
+class _PackedMetadata(_PackedProxy):
     """The metadata of a packed array, in which chunk (i, j) has the name of its position."""
 
     n: int
@@ -332,7 +332,7 @@ def choose_side(size: int, itemsize: int) -> int:
     return -(-size // blocks)
 
 
-class UnitRows(_OfPacked):
+class UnitRows(_PackedProxy):
     """A packed array (T, b, b, b) as the (T b^2) x b array whose chunks, b^2 x b, are its blocks."""
 
     shards = None
@@ -356,7 +356,7 @@ class UnitRows(_OfPacked):
         return np.asarray(self.packed[region[0].start // self.chunks[0]]).reshape(self.chunks)
 
 
-class _UnitMetadata(_OfPacked):
+class _UnitMetadata(_PackedProxy):
     """The metadata of a packed array, in which chunk (t, 0) has the name of block t."""
 
     def encode_chunk_key(self, place: tuple[int, int]) -> str:
@@ -488,10 +488,10 @@ class TensorReader:
         for unit in units:
             self.read_ahead(range(unit + 1, min(unit + 2, units.stop)))
             place = self.place(unit)
-            whole = self._whole(unit, record).reshape(self.chunks)
+            whole = self._read_block(unit, record).reshape(self.chunks)
             yield place, whole[tuple(slice(span.stop - span.start) for span in map(self.span, place))]
 
-    def _whole(self, unit: int, record: ReadStats) -> np.ndarray:
+    def _read_block(self, unit: int, record: ReadStats) -> np.ndarray:
         """One block (b^2 x b) as it is stored, compared with its checksum."""
         if self.held is not None:
             flat = self.held[self.dense.chunk_name(unit, 0)].as_numpy_array()

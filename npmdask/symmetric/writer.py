@@ -42,11 +42,11 @@ from npmdask.writers.layouts import choose_layout, not_square, size_of_matrix, s
 
 def packed_bytes(columns: int, dtype: np.dtype, chunks: tuple[int, int] | None = None) -> int:
     """Bytes of the packed array before compression, with what fills up the chunks at the edge."""
-    side = _side(columns, dtype, chunks)
+    side = _chunk_side(columns, dtype, chunks)
     return triangle_number(-(-columns // side)) * side**2 * dtype.itemsize
 
 
-def _side(columns: int, dtype: np.dtype, chunks: tuple[int, int] | None) -> int:
+def _chunk_side(columns: int, dtype: np.dtype, chunks: tuple[int, int] | None) -> int:
     """The side of a chunk; where it is chosen, the last one of a row is hardly shorter: it is stored filled up."""
     if chunks is not None:
         return min(chunks[0], columns)
@@ -85,7 +85,7 @@ class PackedWriter(SlabWriter):
         choose_layout("symmetric", "packed", chunks)
         self.dtype, self.columns, self._expected = storage_dtype(dtype), columns, rows
         self.compress = self.dtype.kind in "iu" if compress is None else compress
-        side = _side(columns, self.dtype, chunks)
+        side = _chunk_side(columns, self.dtype, chunks)
         self.chunks, self._n, self._mirrored = (side, side), -(-columns // side), mirrored
         facts = {"columns": columns, "dtype": self.dtype.str, "chunks": self.chunks, "rows": rows, "layout": "packed"}
         super().__init__(dest, "symmetric", {**facts, "compress": self.compress, **identity}, overwrite)
@@ -123,7 +123,7 @@ class PackedWriter(SlabWriter):
         i, slab = self._rows // self.chunks[0], self._buffer[: self._filled]
         if not self._mirrored:
             self._require_mirrored(i, slab)
-        with self._writing():
+        with self._reporting_errors():
             for j, values in self._upper(i, slab):
                 unit, padded = chunk_unit(i, j, self._n), np.zeros((1, *self.chunks), self.dtype)
                 padded[0, : values.shape[0], : values.shape[1]] = values
@@ -133,7 +133,7 @@ class PackedWriter(SlabWriter):
                 self._add_size(values, i == j)
                 self._since_log += values.nbytes
         self._rows, self._filled = self._rows + self._filled, 0
-        if self._due(self._since_log):
+        if self._is_entry_due(self._since_log):
             self._checkpoint()
 
     def _upper(self, i: int, slab: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -225,14 +225,14 @@ class TensorWriter(JournalledWriter):
         place, whole = place_of(self.next_unit, self.grid), np.zeros((1, self.side, self.side, self.side), self.dtype)
         b = values.shape
         whole[0, : b[0], : b[1], : b[2]] = values
-        with self._writing():
+        with self._reporting_errors():
             self._array[self.next_unit : self.next_unit + 1] = whole
             self._sync_chunk(self._array, (self.next_unit, 0, 0, 0))
         self._checksums[self.next_unit], self._digests[self.next_unit] = crc32c(whole), digest_of(whole)
         self._squares[self.next_unit] = squares_of(whole, place)
         self.next_unit += 1
         self._since_log += whole.nbytes
-        if self._due(self._since_log):
+        if self._is_entry_due(self._since_log):
             self._checkpoint()
 
     def commit(self) -> None:
@@ -335,15 +335,15 @@ def in_order(block: np.ndarray, place: Place) -> np.ndarray:
     first two, the last two and the first two again.
     """
     if place[0] == place[1]:
-        block = _exchanged(block, 0)
+        block = _swap_lower(block, 0)
     if place[1] == place[2]:
-        block = _exchanged(block, 1)
+        block = _swap_lower(block, 1)
     if place[0] == place[2]:
-        block = _exchanged(block, 0)
+        block = _swap_lower(block, 0)
     return block
 
 
-def _exchanged(block: np.ndarray, axis: int) -> np.ndarray:
+def _swap_lower(block: np.ndarray, axis: int) -> np.ndarray:
     """Entries whose index on ``axis`` is larger than on the next axis, replaced by those with the two exchanged."""
     upper = np.triu(np.ones(block.shape[axis : axis + 2], bool))
     return np.where(upper[..., None] if axis == 0 else upper, block, np.swapaxes(block, axis, axis + 1))
@@ -352,14 +352,14 @@ def _exchanged(block: np.ndarray, axis: int) -> np.ndarray:
 def _images(box: Box, place: Place, side: int) -> Iterator[tuple[Order, np.ndarray]]:
     """Every order of the indices with the entries there, turned so that they lie as in the block itself."""
     held: tuple[Place, np.ndarray] | None = None
-    for order in sorted(ORDERS, key=lambda order: _at(place, order)):  # the block's own place is the least of them
-        at = _at(place, order)
+    for order in sorted(ORDERS, key=lambda order: _permute(place, order)):  # the block's own place is the least of them
+        at = _permute(place, order)
         if held is None or held[0] != at:
             held = at, _finite(box(at), at, side)
         yield order, held[1].transpose(np.argsort(order))
 
 
-def _at(place: Place, order: Order) -> Place:
+def _permute(place: Place, order: Order) -> Place:
     i, j, k = (place[axis] for axis in order)
     return i, j, k
 

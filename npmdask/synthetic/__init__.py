@@ -176,7 +176,7 @@ class Decaying(PlantedProblem):
         require(0 <= self.tail < 1, f"tail must be at least 0 and below 1, not {self.tail}")
         require(self.group >= 1 and 0 <= self.spread < 1, "group must be at least 1, spread in [0, 1)")
 
-    def _falling(self, length: int, rank: int) -> Block:
+    def _sorted_values(self, length: int, rank: int) -> Block:
         """``length`` values in falling order."""
         return np.sort(SPECTRA[self.spectrum](self, np.arange(1, length + 1, dtype=float), rank))[::-1].copy()
 
@@ -308,7 +308,7 @@ class PlantedSpectrum(Decaying):
         _check_length(self.width(size), size)
 
     def plan(self, size: PlantedSize) -> SlabPlan:
-        return _factored(size, self._falling(self.width(size), size.rank), self.kind, self.left_factor)
+        return _factored(size, self._sorted_values(self.width(size), size.rank), self.kind, self.left_factor)
 
 
 def _check_length(length: int, size: PlantedSize) -> None:
@@ -335,7 +335,7 @@ class RankDeficient(PlantedSpectrum):
 
     def plan(self, size: PlantedSize) -> SlabPlan:
         true = self._true(size)
-        sigma = np.pad(self._falling(true, size.rank), (0, size.rank - true))
+        sigma = np.pad(self._sorted_values(true, size.rank), (0, size.rank - true))
         plan = _factored(size, sigma, self.kind, self.left_factor)
         note = f"{plan.note}; only the first {true} vectors are determined, the others have value 0"
         return replace(plan, note=note)
@@ -362,7 +362,7 @@ class PlantedSymmetric(Decaying):
         _check_length(self.width(size), size)
 
     def plan(self, size: PlantedSize) -> SlabPlan:
-        values = self._falling(self.width(size), size.rank)
+        values = self._sorted_values(self.width(size), size.rank)
         values[1::2] *= 1.0 if self.definite else -1.0
         basis = random_orthonormal(size.columns, len(values), size.rng("basis"))
 
@@ -413,7 +413,7 @@ class Sparse(Decaying):
 
     def plan(self, size: PlantedSize) -> SlabPlan:
         blocks = self._blocks(size)
-        sigma, first = self._falling(blocks, size.rank), _starts(size.columns, blocks)
+        sigma, first = self._sorted_values(blocks, size.rank), _starts(size.columns, blocks)
         block_rows, widths = np.diff(_starts(size.rows, blocks)), np.diff(first)
         columns, vector = _scattered_vectors(size, first)
         step, shift = _affine(size)
@@ -577,7 +577,7 @@ def _extent(rows: Rows) -> list[int]:
     return [part.stop - part.start for part in rows]
 
 
-def _weak(problem: Tensor, size: PlantedSize, components: Block) -> Noise:
+def _weak_noise(problem: Tensor, size: PlantedSize, components: Block) -> Noise:
     basis = np.linalg.qr(components)[0]
     across = normalized(size.rng("tensor noise").standard_normal(size.columns))
     for _ in range(2):  # once leaves what rounding put in
@@ -616,7 +616,7 @@ NOISES: dict[str, Callable[[Tensor, PlantedSize, Block], Noise | None]] = {
     "none": lambda problem, size, components: None,
     "gaussian": _gaussian,
     "round": _round,
-    "weak": _weak,
+    "weak": _weak_noise,
     "adversarial": _adversarial,
 }
 
@@ -690,7 +690,7 @@ def generate(
     """
     began, dest = time.monotonic(), local_path(dest, NEW_STORE)
     require_path(dest)
-    planted = _cut(_configure(problem, options), chunks)
+    planted = _with_chunks(_configure(problem, options), chunks)
     pair = None if chunks is None or planted.kind == "tensor" else (chunks[0], chunks[1])
     size = _size(rows, columns, rank, dtype, seed, planted)
     planted.check(size)
@@ -707,10 +707,10 @@ def generate(
         if packed and plan.upper is not None:
             plan = replace(plan, slab=plan.upper)
         count = planted.count(size)
-        for made in _slabs(plan, count, _written(writer), workers):
+        for made in _slabs(plan, count, _written_count(writer), workers):
             writer.write(*made)
             if progress is not None:
-                progress(_written(writer), count, total * _written(writer) // count)
+                progress(_written_count(writer), count, total * _written_count(writer) // count)
         arrays = {f"truth/{name}": array for name, array in plan.truth.items()}
         printed = writer.finish({"truth": {"note": plan.note}, "generated": generated}, arrays)
     return GenerateSummary(
@@ -729,12 +729,12 @@ def _configure(problem: str, options: dict[str, Any]) -> PlantedProblem:
     known = {option.name: str(option.type) for option in fields(REGISTRY[problem]) if option.init}
     for name, value in options.items():
         require_known(name, known, f"{problem} has no option")
-        require(_fits(value, known[name]), f"{name} must be of type {known[name]}, not {value!r}")
+        require(_has_type(value, known[name]), f"{name} must be of type {known[name]}, not {value!r}")
     listed = {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
     return REGISTRY[problem](**listed)
 
 
-def _cut(planted: PlantedProblem, chunks: tuple[int, ...] | None) -> PlantedProblem:
+def _with_chunks(planted: PlantedProblem, chunks: tuple[int, ...] | None) -> PlantedProblem:
     """The problem, a tensor with the side of its blocks."""
     if not isinstance(planted, Tensor):
         require(chunks is None or len(chunks) == 2, f"chunks={chunks}: rows and columns are needed")
@@ -742,16 +742,16 @@ def _cut(planted: PlantedProblem, chunks: tuple[int, ...] | None) -> PlantedProb
     return planted if chunks is None else replace(planted, side=require_cubic(chunks))
 
 
-def _written(writer: Any) -> int:
+def _written_count(writer: Any) -> int:
     return int(writer.next_unit if isinstance(writer, TensorWriter) else writer.next_row)
 
 
-def _fits(value: Any, annotation: str) -> bool:
+def _has_type(value: Any, annotation: str) -> bool:
     """Say whether an option's value is of the annotated type; None only where it is allowed."""
     if value is None:
         return "None" in annotation
     if annotation.startswith("tuple"):
-        return isinstance(value, list | tuple) and all(_fits(entry, "float") for entry in value)
+        return isinstance(value, list | tuple) and all(_has_type(entry, "float") for entry in value)
     kind = {"int": Integral, "float": Real, "bool": bool, "str": str}[annotation.split()[0]]
     return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
 
@@ -766,7 +766,7 @@ def _size(rows: int | None, columns: int, rank: int, dtype: Any, seed: int, plan
         ("rank", rank, 1),
         ("seed", seed, 0),
     ):
-        fine = _fits(value, "int") and value >= least
+        fine = _has_type(value, "int") and value >= least
         require(fine, f"{name} must be a whole number from {least} on, not {value!r}")
     require(rank <= min(rows, columns), f"rank {rank} exceeds the smaller side of {rows} x {columns}: lower it")
     name = getattr(dtype, "__name__", str(dtype))

@@ -401,13 +401,13 @@ def statuses(state: TensorState, tol: float, order: int) -> list[str]:
     blunt = np.flatnonzero((parts.sharpest > SHARP) | (np.arange(len(sizes)) >= m))
     noise[blunt] = like_noise(sizes[blunt], unbiased(state.left, m, d, order), d, order, state.margin)
     near[m:] = False
-    surplus = noise | (sizes <= rounding(d, state.scale)) | (sizes <= _left_behind(sizes, parts.norms, near))
+    surplus = noise | (sizes <= rounding(d, state.scale)) | (sizes <= _deflation_errors(sizes, parts.norms, near))
     surplus[m:] |= sizes[m:] <= errors_of(state, parts.norms[:m])
     surplus[m:] &= state.stage != "search"
     return ["surplus" if s else "found" if n else "open" for s, n in zip(surplus, near, strict=True)]
 
 
-def _left_behind(sizes: np.ndarray, norms: np.ndarray, near: np.ndarray) -> np.ndarray:
+def _deflation_errors(sizes: np.ndarray, norms: np.ndarray, near: np.ndarray) -> np.ndarray:
     """(k) What the larger components, found as well as tol asks, leave of themselves: a weight of that size is theirs.
 
     Taken off with the residual r a component leaves ``v v r`` in its three orders, 1.16 |r| as T(u, u, u) at most, and
@@ -433,7 +433,7 @@ def ending_of(state: TensorState, tol: float, order: int, *, measured: bool = Tr
         for norm, value, word in zip(state.components.norms, state.components.weights, status, strict=True)
         if word != "surplus"
     ]
-    worst, rest = max(relative, default=0.0), _rest(state, measured=measured)
+    worst, rest = max(relative, default=0.0), _rest_text(state, measured=measured)
     if open_ and worst <= tol:
         return (
             f"not converged: {open_} of {len(status)} components came out of what the others leave only after the "
@@ -450,30 +450,30 @@ def ending_of(state: TensorState, tol: float, order: int, *, measured: bool = Tr
     if not state.norm:
         return f"{said}: the tensor is zero"
     if not found:
-        return f"{said}: {rest}, and none can be seen above noise as large as what is left{_perhaps(status)}"
+        return f"{said}: {rest}, and none can be seen above noise as large as what is left{_caveat_text(status)}"
     said += f": every relative residual is at most {worst:.1e} (tol {tol:.1e}); {rest}"
-    if surplus and not _resolved(state):
+    if surplus and not _is_resolved(state):
         said += f"; the other {surplus} asked for are surplus (spurious): their weights are rounding"
     elif surplus:
         level = _noise_of(state, order)
         said += (
             f"; the other {surplus} asked for are surplus (spurious): their weights are what noise as large as what "
-            f"is left would give alone (up to {level:.2g}), or rounding{_perhaps(status)}"
+            f"is left would give alone (up to {level:.2g}), or rounding{_caveat_text(status)}"
         )
     return said
 
 
-def _resolved(state: TensorState) -> bool:
+def _is_resolved(state: TensorState) -> bool:
     """Say whether the rest is more than rounding of the difference of squares that it comes from."""
     return state.left > UNRESOLVED**0.5 * state.norm
 
 
-def _rest(state: TensorState, *, measured: bool) -> str:
+def _rest_text(state: TensorState, *, measured: bool) -> str:
     """Describe what the components leave unexplained.
 
     It is part of the answer, as only noise of that size makes a component surplus.
     """
-    if not _resolved(state):
+    if not _is_resolved(state):
         return "nothing but rounding is left of the tensor"
     if not state.count:
         return "all of the tensor is left unexplained"
@@ -482,7 +482,7 @@ def _rest(state: TensorState, *, measured: bool) -> str:
     return f"{who} {share}" if measured else f"{who} about {share} (estimated from products with random columns)"
 
 
-def _perhaps(status: list[str]) -> str:
+def _caveat_text(status: list[str]) -> str:
     """Say what else the rest may be: a norm does not tell noise from components that hide each other."""
     them = "those found" if "found" in status else "each other"
     return (

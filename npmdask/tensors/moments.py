@@ -134,7 +134,7 @@ class SingleTopic:
 
     def unwhiten(self, whitening: Whitening, weights: np.ndarray, vectors: Block) -> Recovered:
         """Topics (sum 1 in theory) and their probabilities: ``w = 1 / weight^2``, ``mu = weight (W^T)^+ v``."""
-        weights, vectors = _turned(weights, vectors)
+        weights, vectors = _with_positive_weights(weights, vectors)
         return Recovered(components=(whitening.back @ vectors) * weights, weights=weights**-2.0)
 
 
@@ -164,7 +164,7 @@ class LDA:
         Their sum is alpha0 wherever k topics explain M2, whose entries sum to 1 / (alpha0 + 1) whatever alpha0 is: a
         check of the model, and none of alpha0.
         """
-        weights, vectors = _turned(weights, vectors)
+        weights, vectors = _with_positive_weights(weights, vectors)
         a0 = self.alpha0
         topics = (whitening.back @ vectors) * ((a0 + 2) / 2 * weights)
         return Recovered(components=topics, weights=4 * a0 * (a0 + 1) / ((a0 + 2) ** 2 * weights**2))
@@ -182,7 +182,7 @@ class IndependentSources:
         return Recovered(components=whitening.back @ vectors, weights=np.array(weights, np.float64))
 
 
-def _turned(weights: np.ndarray, vectors: Block) -> tuple[np.ndarray, Block]:
+def _with_positive_weights(weights: np.ndarray, vectors: Block) -> tuple[np.ndarray, Block]:
     """Positive weights of order 3: (weight, v) and (-weight, -v) are the same term."""
     weights = np.asarray(weights, np.float64)
     if not (weights != 0).all():

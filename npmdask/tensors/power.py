@@ -154,9 +154,9 @@ class Joint:
         spare = distinct(searched, falling, old.trial[:, :m], k - m)
         spare = (spare + [number for number in falling.tolist() if number not in spare])[: k - m]
         trial = np.concatenate([old.trial[:, :m], searched[:, spare]], axis=1)
-        return self._going_on(replace(state, stage="joint", iteration=0, components=replace(old, trial=trial)))
+        return self._measure_rest(replace(state, stage="joint", iteration=0, components=replace(old, trial=trial)))
 
-    def _going_on(self, state: TensorState) -> TensorState:
+    def _measure_rest(self, state: TensorState) -> TensorState:
         """Continue with random columns, which only measure what is left of T."""
         return replace(state, columns=new_columns(self.starts(state)))
 
@@ -176,7 +176,7 @@ class Joint:
         m = after.count
         still = self.iterations is None and after.iteration < self.most_iterations
         done = bool(converged(after, self.tol)[:m].all()) or not still
-        return self._going_on(replace(after, iteration=after.iteration + 1, finished=done))
+        return self._measure_rest(replace(after, iteration=after.iteration + 1, finished=done))
 
     def spare(self, state: TensorState) -> np.ndarray:
         """Which of the m components are surplus, once all others are near their fixed points."""
@@ -228,9 +228,9 @@ class Harvest(Joint):
 
     def absorbed(self, state: TensorState, block: Block, released: Block) -> TensorState:
         """One product for the components that are held and for columns that search T without them."""
-        if state.stage == "joint" and not self._reopened(state, block, released):
+        if state.stage == "joint" and not self._is_reopened(state, block, released):
             return self.improved(state, block, released)
-        state, block, released = self._let_go(state, block, released)
+        state, block, released = self._return_to_search(state, block, released)
         m = state.count
         held, searching = block[:, :m], block[:, m:]
         fit = fitted(held, released[:, :m], self.order)
@@ -238,13 +238,13 @@ class Harvest(Joint):
         columns = selected_columns(state.columns, slice(0, searching.shape[1]))
         state = self.with_norms(state, fit, sight.products[:, columns.ages == 0])
         columns = watched_columns(columns, sight)
-        taken = self._taken(state, columns, sight, (held, released[:, :m], fit), released[:, m:])
+        taken = self._accepted_columns(state, columns, sight, (held, released[:, :m], fit), released[:, m:])
         restless = state.let_go >= MOST_LET_GO * self.target_rank
         if restless or (not taken and self.silent(state, sight, fit.norms)):
             return self.begun(self.measured(state, held, released[:, :m], fit), searching, sight)
-        return self._going(state, (block, released), columns, sight, taken)
+        return self._continue_search(state, (block, released), columns, sight, taken)
 
-    def _going(
+    def _continue_search(
         self, state: TensorState, both: tuple[Block, Block], columns: Columns, sight: ColumnScores, taken: list[int]
     ) -> TensorState:
         """Keep as components those held and those ``taken``; the columns search on."""
@@ -257,7 +257,7 @@ class Harvest(Joint):
         after = self.measured(state, vectors, products, fitted(vectors, products, self.order))
         return self._searching(after, columns, sight, vectors, len(taken))
 
-    def _taken(
+    def _accepted_columns(
         self, state: TensorState, columns: Columns, sight: ColumnScores, held: tuple[Block, Block, Fit], products: Block
     ) -> list[int]:
         """Columns that have come near a fixed point of their own which is neither noise nor an error of what is held.
@@ -272,12 +272,12 @@ class Harvest(Joint):
         falling, most = np.argsort(-scores, kind="stable"), self.target_rank - state.count
         taken = distinct(columns.block, falling[ready[falling]], held[0], most)
         if taken:
-            taken = self._sifted(state, columns.block[:, taken], products[:, taken], scores, sure, taken, held)
+            taken = self._filter_columns(state, columns.block[:, taken], products[:, taken], scores, sure, taken, held)
         if not taken and state.iteration >= self.most_iterations:
             taken = distinct(columns.block, falling, held[0], 1)
         return taken
 
-    def _sifted(
+    def _filter_columns(
         self,
         state: TensorState,
         candidates: Block,
@@ -321,12 +321,12 @@ class Harvest(Joint):
             lost=state.lost + int(old.sum()),
         )
 
-    def _reopened(self, state: TensorState, block: Block, released: Block) -> bool:
+    def _is_reopened(self, state: TensorState, block: Block, released: Block) -> bool:
         """Say whether the search goes on, because one of the k components was none."""
         full = state.count == self.target_rank
-        return full and bool(self._none(state, block, released).any())
+        return full and bool(self._rejected_components(state, block, released).any())
 
-    def _none(self, state: TensorState, block: Block, released: Block) -> np.ndarray:
+    def _rejected_components(self, state: TensorState, block: Block, released: Block) -> np.ndarray:
         """Which components were none: saddles between two, errors of one that was not yet exact, copies of another.
 
         The residual of a saddle and of an error falls at first, and then grows; a copy comes to lie on its original;
@@ -340,9 +340,9 @@ class Harvest(Joint):
             none = none | self.spare(self.joint_step(state, block, released))
         return none
 
-    def _let_go(self, state: TensorState, block: Block, released: Block) -> tuple[TensorState, Block, Block]:
+    def _return_to_search(self, state: TensorState, block: Block, released: Block) -> tuple[TensorState, Block, Block]:
         """Components that were none are columns that search again, in the block behind those that stay."""
-        none, m = self._none(state, block, released), state.count
+        none, m = self._rejected_components(state, block, released), state.count
         if not none.any():
             return state, block, released
         kept, gone = np.flatnonzero(~none), np.flatnonzero(none)
@@ -384,7 +384,7 @@ class Rounds(Joint):
         state = self.with_norms(state, fit, sight.products[:, state.columns.ages == 0])
         columns = watched_columns(state.columns, sight)
         best = int(np.argmax(self.sizes(sight.scores)))
-        if self._ends(state, sight, best):
+        if self._is_round_over(state, sight, best):
             return self._boosted(replace(state, columns=columns), released, sight, best)
         nowhere = bool((sight.relative > CLEAR).all())
         if nowhere and self.iterations is None and self.silent(state, sight, parts.norms[:m]):
@@ -392,7 +392,7 @@ class Rounds(Joint):
         onward = advanced(columns, sight, self.order, shifted=self.iterations is None)
         return replace(state, iteration=state.iteration + 1, columns=onward)
 
-    def _ends(self, state: TensorState, sight: ColumnScores, best: int) -> bool:
+    def _is_round_over(self, state: TensorState, sight: ColumnScores, best: int) -> bool:
         if self.iterations is not None:
             return state.iteration == self.iterations
         near = sight.residuals[best] <= self.tol * abs(sight.scores[best])

@@ -141,7 +141,7 @@ def require_tensor_algorithm(source: Source, request: Request) -> None:
         require_rows(source.kind, source.path)
 
 
-def _of_other_data(source: Source) -> BadInputError | None:
+def _other_data_error(source: Source) -> BadInputError | None:
     """Say that this algorithm has no other data."""
     if source.kind == "tensor":
         return None
@@ -151,5 +151,5 @@ def _of_other_data(source: Source) -> BadInputError | None:
     )
 
 
-METHOD = Method(refusal=_of_other_data)
+METHOD = Method(refusal=_other_data_error)
 OF_TENSOR = TensorRoute()

@@ -44,7 +44,7 @@ def of_tensor(values: Sequence[float], residual_norms: Sequence[float], facts: M
     offs = [noise + RESIDUAL * float(residual_norms[i]) for i in found]
     sines = [min(max(off / abs(float(values[i])), BELOW), 1.0) for i, off in zip(found, offs, strict=True)]
     numbers = {"left": left, "found": len(found), "sines": sines, "weights": offs}
-    return Assurance(_tensor_sentence(left, sines, offs, len(status)) + _others(status, left, noise), numbers)
+    return Assurance(_tensor_sentence(left, sines, offs, len(status)) + _others_text(status, left, noise), numbers)
 
 
 def _tensor_sentence(left: float, sines: Sequence[float], offs: Sequence[float], asked: int) -> str:
@@ -69,7 +69,7 @@ def _tensor_sentence(left: float, sines: Sequence[float], offs: Sequence[float],
     )
 
 
-def _others(status: Sequence[str], left: float, noise: float) -> str:
+def _others_text(status: Sequence[str], left: float, noise: float) -> str:
     """A surplus is one beside noise as large as what is left: where much is left, it is not taken for nothing."""
     said, level = [], "rounding" if left < EXACT else f"noise as large as what is left would show (up to {noise:.2g})"
     if "open" in status:

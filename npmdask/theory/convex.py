@@ -87,7 +87,7 @@ def mbmsg_params(
     [800, 3200]
     """
     positive(warm=warm, batch=batch, shift=shift)
-    flags = _possible(gap, k)
+    flags = _gap_flags(gap, k)
     rows = Schedule(warm * k**2 / gap**3, batch * k**3 / gap**2, 0.0, shift * k**2 / gap**2)
     return Predictions(rows, {"warm": warm, "batch": batch, "shift": shift}, flags)
 
@@ -139,7 +139,7 @@ def mbmsg_bound(
     """
     _step(t, T, delta)
     positive(constant=constant, c_shift=c_shift)
-    flags = _possible(gap, k) | {"more_than_one_step": T > 1}
+    flags = _gap_flags(gap, k) | {"more_than_one_step": T > 1}
     log_delta = math.log(1 / delta)
     inverse = (k * log_delta) ** 2 / (c_shift * gap**2)
     value = constant * k**4 * log_delta * math.log(T) ** 2 / math.sqrt(t + inverse)
@@ -185,7 +185,7 @@ def mbrmsg_params(gap: float, k: int, d: int, T: int, delta: float) -> Predictio
     '1.1e+05'
     """
     _step(1, T, delta)
-    flags = _possible(gap, k)
+    flags = _gap_flags(gap, k)
     counts(d=d)
     warm = math.log(3 * math.e * d / delta) * 128 * k * math.log(3 * math.e / delta) / gap**5
     batch = math.log(3 * math.e * d * T / delta) * 8 * (k + 1) ** 2 / gap**2
@@ -229,7 +229,7 @@ def mbrmsg_bound(t: int, gap: float, k: int, delta: float) -> Prediction:
     [0.0478, 0.0109, 0.0014]
     """
     _step(t, t, delta)
-    flags = _possible(gap, k)
+    flags = _gap_flags(gap, k)
     value = 32 * math.log(3 * math.e / delta) / (gap**2 * (t + 128 * math.log(1 / delta) / gap**3 - 1))
     return Prediction(value, {}, flags)
 
@@ -273,7 +273,7 @@ def mbrmsg_expected(t: int, gap: float, k: int, d: int, *, constant: float = 1.0
     """
     counts(t=t, d=d)
     positive(constant=constant)
-    flags = _possible(gap, k)
+    flags = _gap_flags(gap, k)
     value = constant * (gap + min(d * gap, 1.0) / k) / t
     return Prediction(value, {"constant": constant}, flags)
 
@@ -371,12 +371,12 @@ def total_cost(method: str, *, d: int, k: int, acc: float, gap: float, constant:
     one_of(COSTS, method=method)
     counts(d=d)
     positive(acc=acc, constant=constant)
-    flags = _possible(gap, k)
+    flags = _gap_flags(gap, k)
     factor = {"oja": 1.0, "4.2": k**2 / gap**2, "4.3": k * min(d * gap, 1.0)}[method]
     return Prediction(constant * d * k / (acc * gap**2) * factor, {"constant": constant}, flags)
 
 
-def _possible(gap: float, k: int) -> dict[str, bool]:
+def _gap_flags(gap: float, k: int) -> dict[str, bool]:
     counts(k=k)
     positive(gap=gap)
     return {"possible_gap": gap * k <= 1}

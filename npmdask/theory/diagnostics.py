@@ -314,12 +314,12 @@ def assumption_a(
     records = _Records(batches)
     shared = 0.0 if common is None else np.asarray(common, dtype=np.float64)
     second = _mean(records) if sigma is None else np.asarray(sigma, dtype=np.float64) - shared
-    values, vectors = _falling(second + shared)
+    values, vectors = _sorted_eigh(second + shared)
     kappa = condition_number(values, k)
     _require_semidefinite(second)
     second, records.unit = second / values[0], math.sqrt(values[0])
     square, distances = _square_and_distances(records, second)
-    spread, widest = _falling(square)
+    spread, widest = _sorted_eigh(square)
     starts = np.concatenate([vectors[:, : k + 1], widest[:, :1]], axis=1)
     left, right, gamma = _widest_pairs(records, second, starts, sweeps)
     pairs = np.concatenate([starts, left], axis=1), np.concatenate([starts, right], axis=1)
@@ -384,7 +384,7 @@ class _Sizes:
         return float(high)
 
 
-def _falling(matrix: Block) -> tuple[np.ndarray, Block]:
+def _sorted_eigh(matrix: Block) -> tuple[np.ndarray, Block]:
     """Eigenvalues and vectors of a symmetric matrix, the largest first."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     return values[::-1], vectors[:, ::-1]
@@ -410,7 +410,7 @@ def _mean(records: _Records) -> Block:
 def _square_and_distances(records: _Records, second: Block) -> tuple[Block, _Sizes]:
     """E D^2 and the sizes ||D|| of D = x x^T - S."""
     total, plain, distances = np.zeros_like(second), np.zeros_like(second), _Sizes()
-    values, vectors = _falling(second)
+    values, vectors = _sorted_eigh(second)
     values = np.maximum(values, 0.0)
     for rows in records:
         plain += rows.T @ rows

@@ -430,11 +430,11 @@ def dppca_zeta(
     0.0031 True
     """
     _public(n, d, k, epsilon, delta)
-    _possible(model)
+    _require_possible(model)
     positive(constant=constant)
     privacy = model.gamma * d * k * math.sqrt(math.log(1 / delta)) / (epsilon * n)
     enough = n >= dppca_min_n(model, d=d, k=k, epsilon=epsilon, delta=delta, constant=c_n).value
-    flags = {"n_large_enough": enough, "k_below_d": k < d, **_promised(epsilon, delta, n)}
+    flags = {"n_large_enough": enough, "k_below_d": k < d, **_promise_flags(epsilon, delta, n)}
     return _zeta_bound(model, n, k, privacy, {"constant": constant, "c_n": c_n}, flags)
 
 
@@ -499,11 +499,11 @@ def dpojas_zeta(
     0.0054 False
     """
     _public(n, d, k, epsilon, delta)
-    _possible(model)
+    _require_possible(model)
     positive(constant=constant, c_epsilon=c_epsilon)
     privacy = (model.gamma + 1) * d * k * math.log(1 / delta) / (epsilon * n)
     small = epsilon <= c_epsilon * math.sqrt(math.log(n / delta) / n)
-    flags = {"epsilon_small_enough_for_shuffling": small, "k_below_d": k < d, **_promised(epsilon, delta, n)}
+    flags = {"epsilon_small_enough_for_shuffling": small, "k_below_d": k < d, **_promise_flags(epsilon, delta, n)}
     return _zeta_bound(model, n, k, privacy, {"constant": constant, "c_epsilon": c_epsilon}, flags)
 
 
@@ -560,7 +560,7 @@ def dppca_min_n(
     8886857
     """
     _public(1, d, k, epsilon, delta)
-    _possible(model)
+    _require_possible(model)
     positive(constant=constant)
     kappa, log_delta = model.kappa, math.log(1 / delta)
     private = (d * kappa * model.gamma * math.sqrt(log_delta) + math.sqrt(d) * log_delta**1.5) / epsilon
@@ -569,7 +569,7 @@ def dppca_min_n(
     rounds = kappa**4 * k**3 * model.V
     projections = kappa**2 * model.gamma * k**2 * d * math.sqrt(log_delta) / epsilon
     value = constant * max(steps, rounds, projections)
-    flags = {"finite": starting < math.inf, "k_below_d": k < d, **_promised(epsilon, delta, value)}
+    flags = {"finite": starting < math.inf, "k_below_d": k < d, **_promise_flags(epsilon, delta, value)}
     return Prediction(value, {"constant": constant}, flags)
 
 
@@ -760,13 +760,13 @@ def dppca_noise_beta(
     0.95
     """
     _public(batch, d, 1, epsilon, delta)
-    _possible(model)
+    _require_possible(model)
     counts(n=n)
     positive(lambda_1=lambda_1)
     probability(tau=tau)
     spread = model.K * model.gamma * lambda_1 * math.log(batch * d / tau) ** model.a
     value = 16 * spread * math.sqrt(2 * d * math.log(2.5 / delta)) / (epsilon * batch)
-    return Prediction(value, {"tau": tau}, _promised(epsilon, delta, n))
+    return Prediction(value, {"tau": tau}, _promise_flags(epsilon, delta, n))
 
 
 def dppca_learning_rate(
@@ -860,7 +860,7 @@ def dppca_learning_rate(
     xi = 20 * max(bound * alpha / gap, second)
     constants = {"c": c, "c2": c2, "tau": tau, "fail_prob": fail_prob, "xi": xi}
     return Prediction(
-        alpha / (gap * (xi + t)), constants, {"more_steps_than_xi": steps >= xi, **_promised(epsilon, delta, n)}
+        alpha / (gap * (xi + t)), constants, {"more_steps_than_xi": steps >= xi, **_promise_flags(epsilon, delta, n)}
     )
 
 
@@ -872,7 +872,7 @@ def _zeta_bound(
     return Prediction(min(value, 1.0), constants, {"says_something": value < 1, **flags})
 
 
-def _promised(epsilon: float, delta: float, n: float) -> dict[str, bool]:
+def _promise_flags(epsilon: float, delta: float, n: float) -> dict[str, bool]:
     """The theorems' own conditions on the promise; the paper's experiments (epsilon = 1, delta = 0.01) miss both."""
     return {"epsilon_below_0.9": epsilon < LARGEST_EPSILON, "delta_at_most_1/n": delta <= 1 / n}
 
@@ -884,7 +884,7 @@ def _public(n: int, d: int, k: int, epsilon: float, delta: float) -> None:
     require(k <= d, f"k = {k} vectors are wanted in d = {d} dimensions: ask for fewer")
 
 
-def _possible(model: AssumptionA) -> None:
+def _require_possible(model: AssumptionA) -> None:
     """Refuse what no random matrices have: kappa' is lambda_1 over a gap of eigenvalues, the others are sizes."""
     positive(kappa=model.kappa, K=model.K)
     not_negative(V=model.V, gamma=model.gamma, M=model.M)

@@ -130,8 +130,8 @@ def documents_of(source: Any) -> Documents:
         return _of_matrix(source if issparse(source) else real_array(source, "the counts"))
     if isinstance(source, str | Path) and not is_remote(source):
         path = local_path(source, "a file of documents", schemes())
-        return _of_store(open_source(path)) if _is_store(path) else _of_file(path)
-    return _of_store(source if isinstance(source, Source) else open_source(source))
+        return _documents_of_store(open_source(path)) if _is_store(path) else _documents_of_file(path)
+    return _documents_of_store(source if isinstance(source, Source) else open_source(source))
 
 
 def _is_store(path: Path) -> bool:
@@ -144,11 +144,11 @@ def _of_matrix(matrix: Any) -> Documents:
     whole = csr_matrix(matrix)
     whole.sum_duplicates()
     return Documents(
-        columns=whole.shape[1], rows=whole.shape[0], name="a matrix", read=lambda: _cut(iter([whole]), "the matrix")
+        columns=whole.shape[1], rows=whole.shape[0], name="a matrix", read=lambda: _batches(iter([whole]), "the matrix")
     )
 
 
-def _of_file(path: Path) -> Documents:
+def _documents_of_file(path: Path) -> Documents:
     def opened(folder: str) -> SparseSource:
         source = open_file(path, None, "error", None, Path(folder))
         if not isinstance(source, SparseSource):
@@ -161,20 +161,20 @@ def _of_file(path: Path) -> Documents:
     def read() -> Iterator[csr_matrix]:
         with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
             with closing(guarded(path, opened(folder).batches(0))) as batches:
-                yield from _cut(batches, str(path))
+                yield from _batches(batches, str(path))
 
     with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
         source = opened(folder)
     return Documents(columns=source.columns, rows=source.rows, name=str(path), read=read)
 
 
-def _of_store(source: Source) -> Documents:
+def _documents_of_store(source: Source) -> Documents:
     require(source.traits.of_rows, f"{source.path} is of kind {source.kind}: documents must be rows of word counts")
 
     def read() -> Iterator[csr_matrix]:
         assert not isinstance(source.reader, TensorReader)  # refused above
         units = units_of(source.reader)
-        yield from _cut((csr_matrix(units.load(unit)) for unit in range(len(units.bounds) - 1)), source.path)
+        yield from _batches((csr_matrix(units.load(unit)) for unit in range(len(units.bounds) - 1)), source.path)
 
     words = None if source.words is None else words_of_array(source.words)
     rows, columns = source.shape
@@ -190,7 +190,7 @@ def _of_store(source: Source) -> Documents:
     )
 
 
-def _cut(batches: Iterator[csr_matrix], name: str) -> Iterator[csr_matrix]:
+def _batches(batches: Iterator[csr_matrix], name: str) -> Iterator[csr_matrix]:
     """The same rows, as float64, a limited number at a time, every count checked."""
     row = 0
     for batch in batches:

@@ -113,7 +113,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         RefusedError
             The memory does not suffice, or ``store`` is of another run.
         """
-        held = self._looked_at(X, first=True)
+        held = self._checked_input(X, first=True)
         with run_store(self.store) as store, with_progress(None, self.progress) as told:
             answer = run_topics(
                 held,
@@ -138,22 +138,22 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
 
     @property
     def _n_features_out(self) -> int:
-        return self._fitted().k
+        return self._fitted_model().k
 
     @property
     def components_(self) -> Block:
         """Probabilities of the words in each topic, k x V; each row sums to 1."""
-        return np.ascontiguousarray(self._fitted().topics.T)
+        return np.ascontiguousarray(self._fitted_model().topics.T)
 
     @property
     def alpha_(self) -> np.ndarray:
         """Dirichlet parameters of the topics, k numbers."""
-        return self._fitted().alpha
+        return self._fitted_model().alpha
 
     @property
     def vocabulary_(self) -> tuple[str, ...]:
         """Return the V words that were not left out."""
-        return self._fitted().vocabulary
+        return self._fitted_model().vocabulary
 
     def transform(self, X: Any) -> Block:
         """
@@ -172,7 +172,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         numpy.ndarray, shape (n, k)
             Shares; each row sums to 1.
         """
-        model = self._fitted()
+        model = self._fitted_model()
         limits: dict[str, Any] = {"max_iterations": self.max_doc_update_iter, "tol": self.doc_update_tol}
         with single_threaded_blas():
             batches = self._documents(X).read()
@@ -181,9 +181,9 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
 
     def _documents(self, X: Any) -> Documents:
         """Read documents from counts of the columns of the fit, or of the words that were kept: a model takes both."""
-        model, held = self._fitted(), values_of(X)
+        model, held = self._fitted_model(), values_of(X)
         if in_memory(held) and (model.kept is None or np.shape(held)[1:] != (model.words,)):
-            held = self._looked_at(X, first=False)
+            held = self._checked_input(X, first=False)
         return for_model(documents_of(held), model)
 
     def fit_transform(self, X: Any, y: Any = None, *, vocabulary: Sequence[str] | str | Path | None = None) -> Block:
@@ -220,7 +220,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         list of list of (str, float)
             Of each topic its words with their probabilities, falling.
         """
-        return self._fitted().top_words(n)
+        return self._fitted_model().top_words(n)
 
     def coherence(self, X: Any, n: int = 10) -> Coherence:
         """
@@ -240,7 +240,7 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Coherence
             Of each topic, and their mean.
         """
-        return topic_coherence(self._fitted(), for_model(documents_of(X), self._fitted()), n)
+        return topic_coherence(self._fitted_model(), for_model(documents_of(X), self._fitted_model()), n)
 
     def perplexity(self, X: Any, background: Any, seed: int = 0) -> Perplexity:
         """
@@ -262,6 +262,6 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Perplexity
             Of the topics and of the unigram model.
         """
-        model = self._fitted()
+        model = self._fitted_model()
         before = word_counts(for_model(documents_of(background), model))
         return held_out_perplexity(model, for_model(documents_of(X), model), before, seed=seed)

@@ -373,13 +373,13 @@ def _numbers(facts: TopicFacts) -> Table:
 def _usage(facts: TopicFacts) -> Section:
     said = (
         f"The shares of these topics in other documents, counted with the same {facts.model.words:,} words"
-        f"{_of_more(facts.model)}: out of core, a row for each document, rows sum to 1."
+        f"{_source_columns_text(facts.model)}: out of core, a row for each document, rows sum to 1."
     )
     command = f"npmdask transform {shlex.quote(facts.store)} DOCUMENTS shares.zarr"
     return section("Topics of new documents", Text(text=said), Text(text=command, style="code"))
 
 
-def _of_more(model: TopicModel) -> str:
+def _source_columns_text(model: TopicModel) -> str:
     return "" if model.kept is None else f" (or all {model.source_columns:,} that these were chosen from)"
 
 

@@ -109,7 +109,7 @@ class TopicRequest:
         return {name: value for name, value in asked.items() if value is not None}
 
 
-def _fit_in(
+def _fit_in_store(
     held: RunStore,
     source: Source,
     request: TopicRequest,
@@ -129,7 +129,7 @@ def _fit_in(
     reader = require_documents(source)
 
     def solved(session: Session) -> tuple[Arrays, dict[str, Any]]:
-        model = _fitted(Stages(session, source, request.seed), reader, request)
+        model = _fit_model(Stages(session, source, request.seed), reader, request)
         return replace(model, **words).saved()
 
     spec = _spec(source, request)
@@ -164,7 +164,7 @@ def _spec(source: Source, request: TopicRequest) -> dict[str, Any]:
     return job_spec(data, {"name": KIND, **asdict(request)}, stop, request.seed)
 
 
-def _fitted(job: Stages, reader: CsrReader, request: TopicRequest) -> TopicModel:
+def _fit_model(job: Stages, reader: CsrReader, request: TopicRequest) -> TopicModel:
     k, d = request.topics, reader.shape[1]
     require(k <= d, f"topics = {k} of {d} words: there can be at most as many topics as words")
     totals = WordTotals(reader=reader, half_length=request.half_length)
@@ -252,10 +252,10 @@ def fit_topics(
     observer: Observer | None = None,
     **asked: Any,
 ) -> TopicModel:
-    """:func:`_fit_in` of a store by its path; ``asked`` are further fields of :class:`TopicRequest`."""
+    """:func:`_fit_in_store` of a store by its path; ``asked`` are further fields of :class:`TopicRequest`."""
     request = TopicRequest(topics=topics, **asked)
     with RunStore(store) as held:
-        return _fit_in(held, open_source(source), request, resources or Resources(), observer or Observer())
+        return _fit_in_store(held, open_source(source), request, resources or Resources(), observer or Observer())
 
 
 # From a corpus as users have it to stores of documents below a job: words that count, documents held out.
@@ -312,7 +312,7 @@ def prepare_documents(held: RunStore, source: Any, vocabulary: Any, cut: CorpusF
             "hold out none of them (0)"
         )
     words = _words(documents, vocabulary)
-    kept = _kept(documents, cut)
+    kept = _kept_columns(documents, cut)
     chosen = with_words(replace(documents, vocabulary=words), kept)
     assert chosen.vocabulary is not None
     parts = [(TRAINING, lambda row: not cut.every or row % cut.every != cut.every - 1)]
@@ -377,7 +377,7 @@ def _words(documents: Documents, vocabulary: Any) -> tuple[str, ...]:
     return tuple(f"word {column}" for column in range(1, documents.columns + 1))
 
 
-def _kept(documents: Documents, cut: CorpusFilter) -> np.ndarray:
+def _kept_columns(documents: Documents, cut: CorpusFilter) -> np.ndarray:
     if cut.min_df <= 1 and cut.max_df >= 1:
         return np.arange(documents.columns)
     return kept_words(*document_frequencies(documents), min_df=cut.min_df, max_df=cut.max_df)
@@ -538,7 +538,7 @@ def _facts(answer: TopicAnswer) -> dict[str, Any]:
 
 def _answer(held: RunStore, request: TopicRequest, resources: Resources, observer: Observer) -> TopicAnswer:
     measured = held.read_part(QUALITY) is not None and held.read_part(PART) is not None
-    model = _fit_in(held, open_source(held.path / TRAINING), request, resources, observer, **of_words(held))
+    model = _fit_in_store(held, open_source(held.path / TRAINING), request, resources, observer, **of_words(held))
     if not measured:
         observer.on_stage("quality: coherence and perplexity of the topics")
         held.write_part(QUALITY, *_measured(held, model))

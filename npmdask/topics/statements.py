@@ -48,7 +48,7 @@ def of_topics(
             numbers | {"unigram": unigram},
         )
     said = (
-        f"{_misplaced(len(errors), best, worst)}, assuming the documents are mixtures of that many topics, as in "
+        f"{_misplaced_text(len(errors), best, worst)}, assuming the documents are mixtures of that many topics, as in "
         "the model"
     )
     said += _of_frequencies(unigram)
@@ -63,7 +63,7 @@ def of_topics(
     return Assurance(f"{said}. Four times as many documents halve the error.{more}", numbers)
 
 
-def _misplaced(k: int, best: float, worst: float) -> str:
+def _misplaced_text(k: int, best: float, worst: float) -> str:
     if 2 * best >= TOLD:
         return (
             f"The topics are hardly reliable: each topic typically has more than {percent(best)} of its weight on "

@@ -60,7 +60,7 @@ def shares_of(
     every topic says nothing and is left out; a document without any other has the shares of the prior, alpha / alpha0.
     """
     topics = np.ascontiguousarray(topics, dtype=np.float64)
-    known = _of_known_words(counts, topics)
+    known = _known_counts(counts, topics)
     gamma = np.tile(alpha.astype(np.float64), (counts.shape[0], 1))
     left = np.zeros(counts.shape[0], bool)
     lengths = np.diff(known.indptr)
@@ -70,7 +70,7 @@ def shares_of(
     return Shares(shares, lengths == 0, left, float(counts.data.sum() - known.data.sum()))
 
 
-def _of_known_words(counts: csr_matrix, topics: Block) -> csr_matrix:
+def _known_counts(counts: csr_matrix, topics: Block) -> csr_matrix:
     """The counts without zeros and without words that no topic has."""
     kept = (counts.data > 0) & (topics.max(axis=1) > 0)[counts.indices]
     before = np.concatenate([[0], np.cumsum(kept)])

@@ -64,20 +64,20 @@ class ByDocuments(BySlabs, ABC):
     reader: CsrReader
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, fragments, sums = ReadStats(), list[Fragment](), self._nothing(block)
+        record, fragments, sums = ReadStats(), list[Fragment](), self._empty_sums(block)
         for _, piece in whole_rows(self.reader, slabs, record, fragments):
             self._add(sums, piece, block)
         require_finite(sums, self.reader, slabs)
         return Partial(self._reduced(sums, block), record, fragments)
 
-    def _whole(self, total: Partial, block: Block) -> Sums:
+    def _total_sums(self, total: Partial, block: Block) -> Sums:
         """The sums over all documents, those cut by the borders between runs included."""
-        sums = self._nothing(block)
+        sums = self._empty_sums(block)
         self._add(sums, cut_rows(self.reader, total.fragments), block)
         return joined(total.sums, self._reduced(sums, block))
 
     @abstractmethod
-    def _nothing(self, block: Block) -> Sums:
+    def _empty_sums(self, block: Block) -> Sums:
         """Sums before the first document."""
 
     @abstractmethod
@@ -140,7 +140,7 @@ class WordTotals(ByDocuments):
             raise BadInputError(f"half_length = {self.half_length} must be a number of words of at least 0")
 
     def partial(self, slabs: range, block: Block) -> Partial:
-        record, fragments, sums = ReadStats(), list[Fragment](), self._nothing(block)
+        record, fragments, sums = ReadStats(), list[Fragment](), self._empty_sums(block)
         row = self.reader.rows_of(slabs)[0]
         for piece in self.reader.blocks(slabs, record):
             if isinstance(piece, Fragment):
@@ -157,7 +157,7 @@ class WordTotals(ByDocuments):
         return split_rows(stacked, {"of words": self.block_rows, "of all": 1})
 
     def finish(self, total: Partial, block: Block) -> Block:
-        return np.concatenate(list(self._whole(total, block).values()))
+        return np.concatenate(list(self._total_sums(total, block).values()))
 
     def sums_of(self, product: Block) -> WordSums:
         """The product of a pass, read.
@@ -187,7 +187,7 @@ class WordTotals(ByDocuments):
             total=total,
         )
 
-    def _nothing(self, block: Block) -> Sums:
+    def _empty_sums(self, block: Block) -> Sums:
         return {"of words": np.zeros((self.block_rows, 4)), "of all": np.zeros((1, 4))}
 
     def _add(self, sums: Sums, documents: csr_matrix, block: Block) -> None:
@@ -222,10 +222,10 @@ class WordPairs(ByDocuments):
         require_alpha0(self.alpha0)
 
     def finish(self, total: Partial, block: Block) -> Block:
-        second = self._whole(total, block)["product"] / self.sums.total - self.sums.second[:, None] * block
+        second = self._total_sums(total, block)["product"] / self.sums.total - self.sums.second[:, None] * block
         return lda_pairs(second, self.sums.mean, block, self.alpha0)
 
-    def _nothing(self, block: Block) -> Sums:
+    def _empty_sums(self, block: Block) -> Sums:
         return {"product": np.zeros(block.shape)}
 
     def _add(self, sums: Sums, documents: csr_matrix, block: Block) -> None:
@@ -273,11 +273,11 @@ class WordTriples(ByDocuments):
 
     def finish(self, total: Partial, block: Block) -> Block:
         words, sums = self._words(block), self.sums
-        whole = self._whole(total, block)
-        third = whole["third"] / sums.total + self._back(2 * words**2 * sums.third[:, None])
+        whole = self._total_sums(total, block)
+        third = whole["third"] / sums.total + self._unwhiten(2 * words**2 * sums.third[:, None])
         if self.alpha0:
-            second = whole["second"] / sums.total - self._back(words * sums.second[:, None])
-            third = lda_triples(third, second, self._back(sums.mean), block, self.alpha0)
+            second = whole["second"] / sums.total - self._unwhiten(words * sums.second[:, None])
+            third = lda_triples(third, second, self._unwhiten(sums.mean), block, self.alpha0)
         return np.einsum("dl,dl->l", third, block)[None] if self.scores else third
 
     @cached_property
@@ -289,10 +289,10 @@ class WordTriples(ByDocuments):
         """The block in coordinates of words (d x L)."""
         return block if self.whitening is None else (self.whitening @ block).astype(block.dtype, copy=False)
 
-    def _back(self, values: np.ndarray) -> np.ndarray:
+    def _unwhiten(self, values: np.ndarray) -> np.ndarray:
         return values if self.whitening is None else self.whitening.T @ values
 
-    def _nothing(self, block: Block) -> Sums:
+    def _empty_sums(self, block: Block) -> Sums:
         return {"factors": np.zeros((self.reader.shape[1], self._sums_kept * block.shape[1]))}
 
     def _add(self, sums: Sums, documents: csr_matrix, block: Block) -> None:
@@ -311,8 +311,8 @@ class WordTriples(ByDocuments):
         """E3(I, u, u) but for its last term; for LDA also E2 u but for its diagonal."""
         factors, columns = sums["factors"], block.shape[1]
         third = factors[:, :columns] - 2 * self._words(block) * factors[:, columns : 2 * columns]
-        reduced = {"third": self._back(third)}
-        return reduced | ({"second": self._back(factors[:, 2 * columns :])} if self.alpha0 else {})
+        reduced = {"third": self._unwhiten(third)}
+        return reduced | ({"second": self._unwhiten(factors[:, 2 * columns :])} if self.alpha0 else {})
 
     def stacked(self, sums: Sums) -> np.ndarray:
         """Side by side."""
@@ -414,7 +414,7 @@ class TripleBlocks(ByDocuments):
         return least_run(self._rows * self.side // 32)
 
     def finish(self, total: Partial, block: Block) -> Block:
-        blocks, pairs = (values / self.sums.total for values in self._whole(total, block).values())
+        blocks, pairs = (values / self.sums.total for values in self._total_sums(total, block).values())
         for values, places in zip(blocks, self._places, strict=True):
             self._without_repeats(values, pairs, places)
             if self.alpha0:
@@ -467,16 +467,16 @@ class TripleBlocks(ByDocuments):
         """Take off what the Dirichlet prior adds: see :mod:`npmdask.tensors.moments`."""
         x, y, z = (self._of_words(self.sums.mean, row) for row in places)
         i, j, k = places
-        xy, xz, yz = (self._second(pairs, *two) for two in ((i, j), (i, k), (j, k)))
+        xy, xz, yz = (self._e2_block(pairs, *two) for two in ((i, j), (i, k), (j, k)))
         values -= triple_share(self.alpha0) * (xy[:, :, None] * z + xz[:, None, :] * y[:, None] + yz * x[:, None, None])
         values += cube_share(self.alpha0) * x[:, None, None] * y[:, None] * z
 
-    def _second(self, pairs: np.ndarray, row: int, column: int) -> np.ndarray:
+    def _e2_block(self, pairs: np.ndarray, row: int, column: int) -> np.ndarray:
         """Block (row, column) of E2."""
         block = self._pair(pairs, 2, row, column)
         return block if row != column else block - np.diag(self._of_words(self.sums.second, row))
 
-    def _nothing(self, block: Block) -> Sums:
+    def _empty_sums(self, block: Block) -> Sums:
         """The blocks (units, b, b, b), and over three and over two words the pairs (block rows, 2, b, d padded)."""
         b = self.side
         pairs = np.zeros((len(self._block_rows), 2, b, self._width))
@@ -603,7 +603,7 @@ class WhitenedTriples(ByDocuments):
 
     def finish(self, total: Partial, block: Block) -> Block:
         m, white, sums = self.side, self.whitening, self.sums
-        whole = {name: values / sums.total for name, values in self._whole(total, block).items()}
+        whole = {name: values / sums.total for name, values in self._total_sums(total, block).items()}
         different = _symmetric_cube(whole["cubes"])
         second = whole["pairs"] - white.T @ (sums.second[:, None] * white)
         repeated = _weighted_cube(white, whole["repeated"] - 2 / 3 * sums.third[:, None] * white)
@@ -614,7 +614,7 @@ class WhitenedTriples(ByDocuments):
     def _rows(self) -> int:
         return self.side**2 + self.side + int(self.reader.shape[1])
 
-    def _nothing(self, block: Block) -> Sums:
+    def _empty_sums(self, block: Block) -> Sums:
         m = self.side
         return {"cubes": np.zeros((m, m, m)), "pairs": np.zeros((m, m)), "repeated": np.zeros(self.whitening.shape)}
 

@@ -304,10 +304,10 @@ def mca(
     """
     asked = {"dim": dim, "row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
     asked |= {"center": center, "scale": scale, "missing": missing, "tol": tol, "max_steps": max_steps, "seed": seed}
-    posed = _posed(MCA, left, right, k, **asked)
+    posed = _open_question(MCA, left, right, k, **asked)
     resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds)
     with with_progress(observer or Observer(), progress) as told:
-        return _found(*posed, store, resources, told)
+        return _run_and_read(*posed, store, resources, told)
 
 
 def cca(
@@ -424,13 +424,13 @@ def cca(
     asked = {"dim": dim, "row_weights": row_weights, "left_weights": left_weights, "right_weights": right_weights}
     asked |= {"center": center, "scale": scale, "missing": missing, "tol": tol, "max_steps": max_steps, "seed": seed}
     asked |= {"pcs": (pcs, pcs) if isinstance(pcs, int | np.integer) else pcs, "ridge": float(ridge)}
-    posed = _posed(CCA, left, right, k, **asked)
+    posed = _open_question(CCA, left, right, k, **asked)
     resources = asked_resources(memory, threads, workers, cluster, certificates, commit_seconds)
     with with_progress(observer or Observer(), progress) as told:
-        return _found(*posed, store, resources, told)
+        return _run_and_read(*posed, store, resources, told)
 
 
-def _posed(
+def _open_question(
     kind: str, left: Any, right: Any, k: int, *, dim: Any = None, pcs: Any = None, **asked: Any
 ) -> tuple[Fields, CoupledRequest]:
     """Check what is asked of two fields, and open them; ``asked``: weights, and fields of :class:`CoupledRequest`."""
@@ -440,7 +440,7 @@ def _posed(
     return open_fields(left, right, request.of_field(), dims=dims, **weights), request
 
 
-def _found(
+def _run_and_read(
     fields: Fields, request: CoupledRequest, store: str | Path | None, resources: Resources, observer: Observer
 ) -> CoupledModes:
     with run_store(store) as folder:
@@ -462,7 +462,7 @@ def fit_coupled(
     """Run a job of one kind in its store, for a command or a flow; ``asked``: what :func:`mca` and :func:`cca` take."""
     if kind == MCA and (asked.get("pcs") is not None or asked.get("ridge")):
         raise BadInputError("pcs and ridge apply only to canonical correlations: leave them out, or use cca")
-    return _found(*_posed(kind, left, right, k, **asked), store, resources, observer)
+    return _run_and_read(*_open_question(kind, left, right, k, **asked), store, resources, observer)
 
 
 def resume_coupled(store: str | Path, resources: Resources, observer: Observer) -> CoupledModes:
@@ -482,7 +482,7 @@ def resume_coupled(store: str | Path, resources: Resources, observer: Observer) 
     dims = (spec.get("dim"), spec.get("other_dim"))
     kept = kept_weights(held, spec)
     fields = open_fields(spec["source"], spec["other_source"], request.of_field(), dims=dims, kept=kept)
-    return _found(fields, request, store, resources, observer)
+    return _run_and_read(fields, request, store, resources, observer)
 
 
 def restop_coupled(store: str | Path, stop: Mapping[str, Any]) -> None:

@@ -74,7 +74,7 @@ class _Coupled:
         ]
         self._weighted = sample_weights is not None
         self._samples = float(X.sizes[dim] if sample_weights is None else np.sum(sample_weights))
-        self.modes_ = self._found(
+        self.modes_ = self._solve_modes(
             dim=dim,
             scale=self.standardize,
             row_weights=sample_weights,
@@ -119,7 +119,7 @@ class _Coupled:
             Of X and of Y, along the dimension of samples.
         """
         self._require_fit()
-        return self._scored(0, self._rows[0]), self._scored(1, self._rows[1])
+        return self._field_scores(0, self._rows[0]), self._field_scores(1, self._rows[1])
 
     def transform(self, X: Any = None, Y: Any = None) -> Any:
         """
@@ -146,7 +146,7 @@ class _Coupled:
         found = []
         for number, field in given:
             Gridded.of(field, self._fields[number].sample)
-            found.append(self._scored(number, self._fields[number].rows(field)))
+            found.append(self._field_scores(number, self._fields[number].rows(field)))
         return found[0] if len(found) == 1 else tuple(found)
 
     def cross_correlation_coefficients(self) -> Any:
@@ -183,7 +183,7 @@ class _Coupled:
         """
         return self._by_mode(self._sides[1].explained_variance_ratio, "fraction_variance_Y_explained_by_Y")
 
-    def _found(self, **asked: Any) -> CoupledModes:
+    def _solve_modes(self, **asked: Any) -> CoupledModes:
         raise NotImplementedError
 
     def _require_fit(self) -> None:
@@ -197,7 +197,7 @@ class _Coupled:
     def _maps(self, number: int, columns: np.ndarray, name: str) -> Any:
         return self._fields[number].maps(columns, self._sides[number].missing, name)
 
-    def _scored(self, number: int, rows: Any) -> Any:
+    def _field_scores(self, number: int, rows: Any) -> Any:
         field = self._fields[number]
         return field.series(self._sides[number].scores(rows, dim=field.sample), rows)
 
@@ -250,7 +250,7 @@ class MCA(_Coupled):
     (('mode', 'lat', 'lon'), ('mode', 'station'))
     """
 
-    def _found(self, **asked: Any) -> CoupledModes:
+    def _solve_modes(self, **asked: Any) -> CoupledModes:
         return mca(self._rows[0], self._rows[1], self.n_modes, **asked)
 
     def singular_values(self) -> Any:
@@ -331,7 +331,7 @@ class CCA(_Coupled):
     _: KW_ONLY
     n_pca_modes: int | tuple[int, int] = 10
 
-    def _found(self, **asked: Any) -> CoupledModes:
+    def _solve_modes(self, **asked: Any) -> CoupledModes:
         return cca(self._rows[0], self._rows[1], self.n_modes, pcs=self.n_pca_modes, **asked)
 
     def canonical_correlations(self) -> Any:

@@ -18,7 +18,7 @@ from npmdask.two_fields.answers import CoupledModes, cca, mca
 
 
 @dataclass(eq=False, repr=False)
-class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
+class _TwoFieldsEstimator(*TRANSFORMER, Estimator):  # type: ignore[misc]
     """Base of both estimators: a run of :func:`npmdask.mca` or :func:`npmdask.cca`, by the names of scikit-learn."""
 
     n_components: int = 2
@@ -57,8 +57,8 @@ class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
             The memory does not suffice, or ``store`` is of another run.
         """
         one_of((REFUSE, MEAN), missing=self.missing)
-        self._looked_at(X, first=True, least=2, dtype=REAL, gaps=self.missing == MEAN)
-        found = self._found(
+        self._checked_input(X, first=True, least=2, dtype=REAL, gaps=self.missing == MEAN)
+        found = self._solve_modes(
             X,
             Y,
             row_weights=sample_weight,
@@ -70,7 +70,7 @@ class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
         self.model_, self.n_features_in_ = found, len(found.left.basis)
         return self
 
-    def _found(self, X: Any, Y: Any, **asked: Any) -> CoupledModes:
+    def _solve_modes(self, X: Any, Y: Any, **asked: Any) -> CoupledModes:
         raise NotImplementedError
 
     def transform(self, X: Any, Y: Any = None) -> Any:
@@ -94,8 +94,8 @@ class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
         BadInputError
             Rows of another width, or before ``fit``.
         """
-        model: CoupledModes = self._fitted()
-        self._looked_at(X, first=False, dtype=REAL, gaps=self.missing == MEAN)
+        model: CoupledModes = self._fitted_model()
+        self._checked_input(X, first=False, dtype=REAL, gaps=self.missing == MEAN)
         scores = model.left.scores(X)
         return scores if Y is None else (scores, model.right.scores(Y))
 
@@ -131,37 +131,37 @@ class _OfTwoFields(*TRANSFORMER, Estimator):  # type: ignore[misc]
     @property
     def x_weights_(self) -> Block:
         """Return what centred (and scaled) rows of X are multiplied by, p x k."""
-        return self._fitted().left.basis
+        return self._fitted_model().left.basis
 
     @property
     def y_weights_(self) -> Block:
         """Return what centred (and scaled) rows of Y are multiplied by, q x k."""
-        return self._fitted().right.basis
+        return self._fitted_model().right.basis
 
     @property
     def x_mean_(self) -> np.ndarray:
         """Return the means of the columns of X (p)."""
-        return self._fitted().left.components.mean
+        return self._fitted_model().left.components.mean
 
     @property
     def y_mean_(self) -> np.ndarray:
         """Return the means of the columns of Y (q)."""
-        return self._fitted().right.components.mean
+        return self._fitted_model().right.components.mean
 
     @property
     def x_std_(self) -> np.ndarray:
         """Return what the columns of X are divided by (p): 1, or with ``scale`` their standard deviations."""
-        return _divided_by(self._fitted().left)
+        return _divided_by(self._fitted_model().left)
 
     @property
     def y_std_(self) -> np.ndarray:
         """Return what the columns of Y are divided by (q): 1, or with ``scale`` their standard deviations."""
-        return _divided_by(self._fitted().right)
+        return _divided_by(self._fitted_model().right)
 
     @property
     def correlations_(self) -> np.ndarray:
         """Return the correlation of the two scores of each pair (k)."""
-        return self._fitted().correlations
+        return self._fitted_model().correlations
 
 
 def _divided_by(side: Any) -> np.ndarray:
@@ -169,7 +169,7 @@ def _divided_by(side: Any) -> np.ndarray:
     return np.ones(len(side.basis)) if scale is None else np.asarray(scale)
 
 
-class MCA(_OfTwoFields):
+class MCA(_TwoFieldsEstimator):
     """
     Find pairs of patterns of two fields whose scores vary most together (maximum covariance analysis, PLS-SVD).
 
@@ -230,17 +230,17 @@ class MCA(_OfTwoFields):
     True
     """
 
-    def _found(self, X: Any, Y: Any, **asked: Any) -> CoupledModes:
+    def _solve_modes(self, X: Any, Y: Any, **asked: Any) -> CoupledModes:
         return mca(X, Y, self.n_components, **asked)
 
     @property
     def covariances_(self) -> np.ndarray:
         """Return the covariance of the two scores of each pair (k)."""
-        return self._fitted().values
+        return self._fitted_model().values
 
 
 @dataclass(eq=False, repr=False)
-class CCA(_OfTwoFields):
+class CCA(_TwoFieldsEstimator):
     """
     Find pairs of weights of two fields whose scores are most correlated (canonical correlation analysis).
 
@@ -307,5 +307,5 @@ class CCA(_OfTwoFields):
     pcs: int | tuple[int, int] | None = None
     ridge: float = 0.0
 
-    def _found(self, X: Any, Y: Any, **asked: Any) -> CoupledModes:
+    def _solve_modes(self, X: Any, Y: Any, **asked: Any) -> CoupledModes:
         return cca(X, Y, self.n_components, pcs=self.pcs, ridge=self.ridge, **asked)

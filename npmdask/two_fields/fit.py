@@ -138,7 +138,7 @@ def open_fields(
         notes=tuple(dict.fromkeys((*first.notes, *second.notes, *said))),
     )
     if (weights is None or weights.rows is None) and not joined.gaps:
-        joined = replace(joined, statistics=_both(both))
+        joined = replace(joined, statistics=_joined_statistics(both))
     return Fields(left=first, right=second, joined=prepared(joined, request), weights=weights)
 
 
@@ -151,7 +151,7 @@ def joined_fingerprint(left: Source, right: Source) -> str:
     return fingerprint({"side by side": facts}, [])
 
 
-def _both(sources: tuple[Source, Source]) -> ColumnStatistics | None:
+def _joined_statistics(sources: tuple[Source, Source]) -> ColumnStatistics | None:
     """Join the recorded statistics of the columns of both; None where one has none."""
     parts = [source.statistics for source in sources if source.statistics is not None]
     if len(parts) < 2:
@@ -449,14 +449,14 @@ class _Job:
     def _reach(self, mean: np.ndarray) -> float:
         """A bound of what is rounded: the deviations of both fields, and what their means are off, multiplied."""
         reach = math.sqrt(self._variances[0] * self._variances[1])
-        away = self._of_sides(self._off(mean))
+        away = self._of_sides(self._mean_errors(mean))
         return reach + math.sqrt(away[0] * away[1]) / (4 * DOUBLE_EPS * len(mean) ** 0.5)
 
-    def _off(self, mean: np.ndarray) -> np.ndarray:
+    def _mean_errors(self, mean: np.ndarray) -> np.ndarray:
         """The squares of what the means of columns are off by, where they are taken off."""
         return np.asarray((MEANS_OFF * mean) ** 2 * self._request.center)
 
-    def _seen(self, squares: np.ndarray) -> np.ndarray:
+    def _viewed_squares(self, squares: np.ndarray) -> np.ndarray:
         """Squares of columns as they are seen."""
         view = self._view
         seen = squares / (1.0 if view.scale is None else view.scale) ** 2
@@ -464,7 +464,7 @@ class _Job:
 
     def _of_sides(self, squares: np.ndarray) -> tuple[float, float]:
         """Sums of squares of columns as they are seen, of either field."""
-        seen = self._seen(squares)
+        seen = self._viewed_squares(squares)
         return float(seen[: self._split].sum()), float(seen[self._split :].sum())
 
     # Maximum covariance.
@@ -504,7 +504,7 @@ class _Job:
         ended += "; continue with `npmdask resume STORE --max-steps N`" if more else ""
         meta = {
             "outcome": {"name": solution.outcome.name, "sentence": ended},
-            "assurance": assured.sentence + self._of_filled,
+            "assurance": assured.sentence + self._filled_text,
             "certificate": assured.numbers,
             "warnings": [],  # those of a stage are warned of once, by the process that runs it
             "variances": self._variances,
@@ -515,11 +515,11 @@ class _Job:
         return arrays, meta
 
     @property
-    def _of_filled(self) -> str:
+    def _filled_text(self) -> str:
         """The end of an error statement of data whose gaps were filled."""
         return str(getattr(self._source.reader, "stated", ""))
 
-    def _measured(self, left: Block, right: Block) -> _Measured:
+    def _measured(self, left: Block, right: Block) -> _PatternMeasures:
         """One more pass with the patterns and random columns beside them: covariances, scores, what no mode has."""
         k, p = left.shape[1], len(left)
         rng = generator(self._request.seed, "probes")
@@ -527,20 +527,20 @@ class _Job:
         operator = replace(self._cross.operator(self._source), moments=True)
         product = self._session.gather("measured", self._source, operator, block)
         of_both, moments = product[: len(block)], product[len(block) :].reshape(2 * block.shape[1], -1)
-        return _Measured.of(block, of_both, moments, p, k)
+        return _PatternMeasures.of(block, of_both, moments, p, k)
 
     # Canonical correlations.
 
     def _correlations(self) -> tuple[Arrays, dict[str, Any]]:
         request, p, d = self._request, self._split, int(self._source.shape[1])
         warnings: list[str] = []
-        off = self._off(self._columns.mean)
+        off = self._mean_errors(self._columns.mean)
         if request.pcs is None:
             self._session.told.on_stage("moments of all columns of both fields")
             formed: Operator = GramMatrix(reader=self._source.reader, weight=self._weight, view=self._view)
             moments = self._session.gather("gram", self._source, formed, np.zeros((d, 0)))[:, :d]
             moments, split, passes, reduced = (moments + moments.T) / 2, p, 1, None
-            rounding = self._seen(off)
+            rounding = self._viewed_squares(off)
         else:
             left, right = (self._components(side, n) for side, n in zip(("left", "right"), request.pcs, strict=True))
             for side, solution in (("left", left), ("right", right)):
@@ -556,8 +556,8 @@ class _Job:
             weights = [solution.basis @ w for solution, w in zip(reduced, weights, strict=True)]
             loadings = [solution.basis @ part for solution, part in zip(reduced, loadings, strict=True)]
         arrays = _of_pairs(found, moments, split, self._request.k)
-        arrays |= {"left_basis": _wide(weights[0], request.k), "right_basis": _wide(weights[1], request.k)}
-        arrays |= {"left_loadings": _wide(loadings[0], request.k), "right_loadings": _wide(loadings[1], request.k)}
+        arrays |= {"left_basis": _padded(weights[0], request.k), "right_basis": _padded(weights[1], request.k)}
+        arrays |= {"left_loadings": _padded(loadings[0], request.k), "right_loadings": _padded(loadings[1], request.k)}
         rows = self._source.shape[0]
         error = correlation_error(found, len(moments))
         chance = chance_correlation(*found.ranks, rows)
@@ -570,7 +570,7 @@ class _Job:
             sentence = sentence if done else f"not converged: {sentence}, which have not settled"
         meta = {
             "outcome": {"name": name, "sentence": sentence},
-            "assurance": _statement(found, error, request) + self._of_filled,
+            "assurance": _statement(found, error, request) + self._filled_text,
             "certificate": {"correlation_error": error, "ranks": list(found.ranks), "least_variance": found.least},
             "warnings": warnings,
             "variances": self._variances,
@@ -600,7 +600,7 @@ class _Job:
         return moments[np.ix_(which, which)], a
 
 
-def _wide(columns: Block, k: int) -> Block:
+def _padded(columns: Block, k: int) -> Block:
     """``columns``, filled up with zeros to k of them: fewer directions vary than pairs were asked for."""
     return np.pad(columns, ((0, 0), (0, k - columns.shape[1])))
 
@@ -670,7 +670,7 @@ def _statement(found: Canonical, error: float, request: CoupledRequest) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Measured:
+class _PatternMeasures:
     """Results of a pass with patterns: covariances of their scores, residuals, moments, and what no mode has.
 
     ``rest``: an estimate of the squares of C less the modes, ``rest_error`` its standard error.
@@ -684,7 +684,7 @@ class _Measured:
     rest_error: float
 
     @classmethod
-    def of(cls, block: Block, product: Block, moments: np.ndarray, p: int, k: int) -> _Measured:
+    def of(cls, block: Block, product: Block, moments: np.ndarray, p: int, k: int) -> _PatternMeasures:
         """From a block of k patterns and probes, its product, and the moments of its scores."""
         (u, v), (cv, cu) = (block[:p, :k], block[p:, :k]), (product[:p, :k], product[p:, :k])
         m = block.shape[1]

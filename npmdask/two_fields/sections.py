@@ -85,14 +85,14 @@ def _sides(run: RunStore, answer: CoupledModes, page: PageOptions) -> tuple[Side
         except BadInputError as error:  # the grid is that of the other field
             refused.append(error)
             drawing = Drawing.of(labels, d, kept)
-        deviations = None if of_columns is None else _as_seen(of_columns, modes)
+        deviations = None if of_columns is None else _viewed_deviations(of_columns, modes)
         made.append(Side(name=name, modes=modes, labels=labels, drawing=drawing, deviations=deviations))
     if len(refused) == len(made):
         raise refused[0]
     return made[0], made[1]
 
 
-def _as_seen(deviations: np.ndarray, modes: FieldModes) -> np.ndarray:
+def _viewed_deviations(deviations: np.ndarray, modes: FieldModes) -> np.ndarray:
     """The standard deviations of columns that were scaled and weighted."""
     scale, weight = modes.components.scale, modes.components.column_weight
     deviations = deviations if scale is None else deviations / scale
@@ -104,7 +104,7 @@ def _as_seen(deviations: np.ndarray, modes: FieldModes) -> np.ndarray:
 
 def _patterns(sides: tuple[Side, Side]) -> list[Section]:
     said = "What each column gains, in its own units, where a score grows by 1."
-    return _shown(sides, "Patterns", said, lambda side: np.asarray(side.modes.patterns))
+    return _paired(sides, "Patterns", said, lambda side: np.asarray(side.modes.patterns))
 
 
 def _correlations(sides: tuple[Side, Side], answer: CoupledModes, *, centred: bool) -> list[Section]:
@@ -129,10 +129,10 @@ def _correlations(sides: tuple[Side, Side], answer: CoupledModes, *, centred: bo
     whose = "the scores of the other field" if answer.kind == MCA else "the scores of its own field"
     name = "heterogeneous" if answer.kind == MCA else "homogeneous"
     said = f"The correlation of each column with {whose} ({name} patterns)."
-    return _shown(sides, "Correlations of columns", said, of_columns)
+    return _paired(sides, "Correlations of columns", said, of_columns)
 
 
-def _shown(sides: tuple[Side, Side], title: str, said: str, numbers: Callable[[Side], np.ndarray]) -> list[Section]:
+def _paired(sides: tuple[Side, Side], title: str, said: str, numbers: Callable[[Side], np.ndarray]) -> list[Section]:
     """Blocks of both fields side by side; field after field where one is drawn and the other is listed."""
     listed = [side.drawing.form == "cards" for side in sides]
     alike = listed[0] == listed[1]

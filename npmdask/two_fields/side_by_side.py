@@ -96,7 +96,7 @@ class SideBySide(DenseReader):
     def slab_columns(self, column: int) -> slice:
         if column < self.left.grid[1]:
             return self.left.slab_columns(column)
-        return _moved(self.right.slab_columns(column - self.left.grid[1]), self.left.shape[1])
+        return _shifted(self.right.slab_columns(column - self.left.grid[1]), self.left.shape[1])
 
     @property
     def remote(self) -> Any:
@@ -116,7 +116,7 @@ class SideBySide(DenseReader):
 
     def tiles(self, slab: int, record: ReadStats, room: Room | None = None) -> Iterator[tuple[slice, Tile]]:
         """Yield (rows of both, tile); it is as high as the lower of the two tiles that lie there."""
-        rows, (first, second) = self.slab_rows(slab), self._held
+        rows, (first, second) = self.slab_rows(slab), self._checked_readers
         stats = ReadStats(), ReadStats()
         streams = [_Rows(part, rows, name, own) for part, name, own in zip((first, second), "ab", stats, strict=True)]
         start, p = rows.start, self.left.shape[1]
@@ -127,7 +127,7 @@ class SideBySide(DenseReader):
                 [(columns, values[start - held.start : stop - held.start]) for columns, values in tile]
                 for held, tile in tiles
             )
-            yield slice(start, stop), [*left, *((_moved(columns, p), values) for columns, values in right)]
+            yield slice(start, stop), [*left, *((_shifted(columns, p), values) for columns, values in right)]
             start = stop
         for stream in streams:
             stream.finish()  # checksums are compared at the end of a chunk
@@ -150,7 +150,7 @@ class SideBySide(DenseReader):
         return BadInputError(f"{self.where} holds {position}: remove or impute the non-finite values")
 
     @cached_property
-    def _held(self) -> tuple[DenseReader, DenseReader]:
+    def _checked_readers(self) -> tuple[DenseReader, DenseReader]:
         """Both, held to the checksums that are known."""
         if self.checksums is None:
             return self.left, self.right
@@ -189,5 +189,5 @@ def _slabs_of(part: DenseReader, rows: slice) -> range:
     return range(rows.start // height, -(-rows.stop // height))
 
 
-def _moved(columns: slice, by: int) -> slice:
+def _shifted(columns: slice, by: int) -> slice:
     return slice(columns.start + by, columns.stop + by)

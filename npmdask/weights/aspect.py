@@ -90,7 +90,7 @@ class Weights(Aspect):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return both."""
-        return dict(self._given())
+        return dict(self._by_side())
 
     @classmethod
     def restored(cls, spec: dict[str, Any], arrays: dict[str, np.ndarray]) -> Self | None:
@@ -99,12 +99,12 @@ class Weights(Aspect):
 
     def options(self, side: str = "") -> list[str]:
         """Return the names of those that were given."""
-        return [NAMES[each] for each, _ in self._given() if side in ("", each)]
+        return [NAMES[each] for each, _ in self._by_side() if side in ("", each)]
 
     def exported(self, kept: np.ndarray | None) -> dict[str, np.ndarray]:
         """Return both, of columns those that were analysed."""
         return {
-            NAMES[side]: values if kept is None or side == "rows" else values[kept] for side, values in self._given()
+            NAMES[side]: values if kept is None or side == "rows" else values[kept] for side, values in self._by_side()
         }
 
     def public(self, rule: Any) -> Any:
@@ -113,12 +113,12 @@ class Weights(Aspect):
 
     def digests(self) -> dict[str, str]:
         """Return SHA-256 of both, by side."""
-        return {side: hashlib.sha256(values.astype("<f8").tobytes()).hexdigest() for side, values in self._given()}
+        return {side: hashlib.sha256(values.astype("<f8").tobytes()).hexdigest() for side, values in self._by_side()}
 
     def said(self) -> tuple[str, str]:
         """Say how many weights there are, and how large."""
         said = []
-        for side, values in self._given():
+        for side, values in self._by_side():
             left_out = int((values == 0).sum())
             none = f", {left_out} of them weigh nothing and are left out" if left_out else ""
             heaviest, lightest = values.max(), values[values > 0].min()
@@ -135,12 +135,12 @@ class Weights(Aspect):
         shares = self.rows[self.rows > 0] / self.rows.max()
         return float(shares.sum() ** 2 / (len(shares) * (shares**2).sum()))
 
-    def _given(self) -> list[tuple[str, np.ndarray]]:
+    def _by_side(self) -> list[tuple[str, np.ndarray]]:
         return [(side, getattr(self, side)) for side in SIDES if getattr(self, side) is not None]
 
     def require_fit(self, shape: tuple[int, ...], path: str) -> None:
         """Raise BadInputError where there are not as many as rows and columns."""
-        for side, values in self._given():
+        for side, values in self._by_side():
             size = shape[SIDES.index(side)]
             if len(values) != size:
                 raise BadInputError(
@@ -208,13 +208,13 @@ def find_weights(source: Source, given: Any, row_weights: Any, column_weights: A
     if not axes["rows"] and hasattr(given, "iloc"):  # of pandas, whose labels leave out numbers
         axes["rows"] = (axis_of("row", given.index.to_numpy()),)
     found = {
-        side: None if asked is None else _found(asked, side, axes[side], given, source.shape[SIDES.index(side)])
+        side: None if asked is None else _find_values(asked, side, axes[side], given, source.shape[SIDES.index(side)])
         for side, asked in (("rows", row_weights), ("columns", column_weights))
     }
     return Weights(**found)
 
 
-def _found(asked: Any, side: str, axes: tuple[Axis, ...], given: Any, size: int) -> Any:
+def _find_values(asked: Any, side: str, axes: tuple[Axis, ...], given: Any, size: int) -> Any:
     if isinstance(asked, Path):
         return numbers_in(asked, NAMES[side])
     if isinstance(asked, str):
@@ -261,7 +261,7 @@ def weights_called(
         raise BadInputError(
             f"{NAMES[side]} = {asked!r} is neither a file (.npy, or a Zarr array) nor a coordinate of the data: {among}"
         )
-    values = over(axes, coords[name], NAMES[side]) if name in coords else _spread(axes, str(name), places[str(name)])
+    values = over(axes, coords[name], NAMES[side]) if name in coords else _repeat(axes, str(name), places[str(name)])
     units = getattr(coords.get(name), "attrs", {}).get("units")
     return cosines(values, units) if asked == COSLAT and side == "columns" else values
 
@@ -307,7 +307,7 @@ def over(axes: tuple[Axis, ...], array: Any, name: str) -> np.ndarray:
     ).ravel()
 
 
-def _spread(axes: tuple[Axis, ...], name: str, values: np.ndarray) -> np.ndarray:
+def _repeat(axes: tuple[Axis, ...], name: str, values: np.ndarray) -> np.ndarray:
     """The places of one axis, repeated along the others."""
     shape = [axis.size if axis.name == name else 1 for axis in axes]
     return np.broadcast_to(values.reshape(shape), tuple(axis.size for axis in axes)).ravel()

@@ -186,7 +186,7 @@ class DenseWriter(SlabWriter):
         slab = self._buffer[: self._filled]
         first, last = self._rows, self._rows + self._filled
         width = self.chunks[1]
-        with self._writing():
+        with self._reporting_errors():
             if last > self._array.shape[0]:
                 self._array.resize((last, self.columns))
             self._array[first:last] = slab
@@ -199,7 +199,7 @@ class DenseWriter(SlabWriter):
             self._moments.add(slab)
         self._rows, self._filled = last, 0
         self._since_log += slab.nbytes
-        if self._due(self._since_log) and self._rows % self.chunks[0] == 0:
+        if self._is_entry_due(self._since_log) and self._rows % self.chunks[0] == 0:
             self._checkpoint()
         if self.on_slab is not None:
             self.on_slab(self._array, len(self._checksums))

@@ -49,15 +49,15 @@ class JournalledWriter:
         facts = {"format": FORMAT, "kind": kind, "digests": "sha256", **identity}  # begun without them: begin again
         self.identity = json.loads(json.dumps(facts, default=str))
         # After a kill between the two renames of an overwrite, the old store is put back, or cleared away.
-        if self._replaced.exists() and not self.dest.exists():
-            os.rename(self._replaced, self.dest)
-        shutil.rmtree(self._replaced, ignore_errors=True)
+        if self._replaced_path.exists() and not self.dest.exists():
+            os.rename(self._replaced_path, self.dest)
+        shutil.rmtree(self._replaced_path, ignore_errors=True)
         if self.dest.exists() and not overwrite:
             raise RefusedError(f"{self.dest} exists already; choose another name or pass --overwrite")
         self._overwrite = overwrite
 
     @property
-    def _replaced(self) -> Path:
+    def _replaced_path(self) -> Path:
         return self.dest.with_name(self.dest.name + ".replaced")
 
     def _resume(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
@@ -73,7 +73,7 @@ class JournalledWriter:
                     left.unlink()
                 return arrays, meta
         shutil.rmtree(self.partial, ignore_errors=True)
-        with self._writing():
+        with self._reporting_errors():
             self.partial.mkdir(parents=True)
             self._journal.mkdir()
         return None
@@ -82,7 +82,7 @@ class JournalledWriter:
         """Create the array, or open it as a kill has left it: then what the journal knows of it."""
         found = self._resume()
         if found is None:
-            with self._writing():
+            with self._reporting_errors():
                 self._array = create()
         else:
             self._array = reopen(zarr.open_array(self.partial / "data", mode="r+"))
@@ -95,7 +95,7 @@ class JournalledWriter:
                 "published"
             )
 
-    def _due(self, written: int) -> bool:
+    def _is_entry_due(self, written: int) -> bool:
         """Say whether ``written`` bytes since the last entry call for another."""
         return written >= JOURNAL_BYTES
 
@@ -126,14 +126,14 @@ class JournalledWriter:
         )
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _reporting_errors(self) -> Iterator[None]:
         """Around writes to the folder: a full disk is named as such."""
         try:
             yield
         except OSError as error:
             # zarr writes several files at once and raises when the first fails. The others end before we say what is
             # kept: afterwards nothing writes to the folder any longer.
-            sync(_others())
+            sync(_wait_for_zarr_tasks())
             raise CommitError(
                 f"cannot write {self.partial}: {error.strerror or error}. Free some space and run the same command "
                 "again: it continues from what is already written"
@@ -151,7 +151,7 @@ class JournalledWriter:
         printed = fingerprint({**facts, "layout": layout}, digests)
         record = {"format": FORMAT, "kind": self.kind, "fingerprint": printed, **facts, **(extra or {})}
         record["beside"] = {name: crc32c(array) for name, array in beside.items()}
-        with self._writing():
+        with self._reporting_errors():
             group = zarr.open_group(self.partial, mode="a")
             for name, array in beside.items():
                 _write_array(group, name, array)
@@ -163,16 +163,16 @@ class JournalledWriter:
         sync_tree(self.partial)
         shutil.rmtree(self._journal)
         if self._overwrite and self.dest.exists():
-            shutil.rmtree(self._replaced, ignore_errors=True)  # a kill between the renames may have left one
-            os.rename(self.dest, self._replaced)
+            shutil.rmtree(self._replaced_path, ignore_errors=True)  # a kill between the renames may have left one
+            os.rename(self.dest, self._replaced_path)
             os.rename(self.partial, self.dest)
-            shutil.rmtree(self._replaced)
+            shutil.rmtree(self._replaced_path)
         else:
             os.rename(self.partial, self.dest)
         fsync_folder(self.dest.parent)
 
 
-async def _others() -> None:
+async def _wait_for_zarr_tasks() -> None:
     """Wait until the tasks that zarr has begun are done, whatever becomes of them."""
     if others := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(others)

@@ -50,7 +50,7 @@ class SparseWriter(JournalledWriter):
         self._columns = EntrySums(columns)
         found = self._resume()
         if found is None:
-            with self._writing():
+            with self._reporting_errors():
                 self._create()
         else:
             self._restore(*found)
@@ -107,7 +107,7 @@ class SparseWriter(JournalledWriter):
         self._columns.add(indices, data)
         self._rows += len(indptr) - 1
         self._entries += len(data)
-        if self._due(4 * (self._entries - self._logged) * self.dtype.itemsize):
+        if self._is_entry_due(4 * (self._entries - self._logged) * self.dtype.itemsize):
             self._checkpoint()
 
     def _check(self, indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> None:
@@ -132,7 +132,7 @@ class SparseWriter(JournalledWriter):
 
     def _write_file(self, name: str, values: np.ndarray) -> None:
         array, first = self._arrays[name], len(self._sums[name]) * self.CHUNK
-        with self._writing():
+        with self._reporting_errors():
             array.resize((first + len(values),))
             array[first : first + len(values)] = values
         for start in range(0, len(values), self.CHUNK):
@@ -147,7 +147,7 @@ class SparseWriter(JournalledWriter):
             arrays[f"tail_{name}"] = self._tails[name][0]
             arrays[f"checksums_{name}"] = np.array(self._sums[name], np.uint32)
             arrays[f"digests_{name}"] = _table(self._digests[name])
-        with self._writing():
+        with self._reporting_errors():
             sync_tree(self.partial / "X")
         self._log(self._rows, arrays, {"rows": self._rows, "entries": self._entries})
         self._logged = self._entries
@@ -157,12 +157,12 @@ class SparseWriter(JournalledWriter):
         require(self._rows > 0 and self._entries > 0, f"no entries in the source of {self.dest}")
         for name, dtype in self._dtypes().items():
             tail = np.concatenate([*self._tails[name], np.empty(0, dtype)])
-            with self._writing():
+            with self._reporting_errors():
                 self._arrays[name].resize((len(self._sums[name]) * self.CHUNK,))
             if len(tail):
                 self._write_file(name, tail)
         shape = [self._rows, self.columns]
-        with self._writing():
+        with self._reporting_errors():
             self._group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": shape})
         facts = {"shape": shape, "dtype": self.dtype.str, "chunks": [self.CHUNK], "entries": self._entries}
         sums = {name: np.array(self._sums[name], np.uint32) for name in self._sums}

@@ -143,7 +143,7 @@ def test_likelihoods_of_grams_are_those_of_the_rows(tmp_path: Path, center: bool
     x, groups = rows(300, 8) * np.geomspace(1, 2, 8), np.repeat(np.arange(5), [100, 20, 80, 40, 60])
     x[groups == 1] += 0.5
     store = npmdask.gram(x, tmp_path / "G", kind="samples", groups=groups)
-    found = store._left_out(np.arange(8), center=center, scale=scale)
+    found = store._held_out_likelihoods(np.arange(8), center=center, scale=scale)
     np.testing.assert_allclose(found, likelihoods(x, groups, center=center, scale=scale, most=7), rtol=1e-9)
     best = int(found.mean(axis=0).argmax())
     assert store.component_counts(center=center, scale=scale)[5].components == best

@@ -115,7 +115,7 @@ def test_every_range_is_the_same_whenever_it_is_asked_for(kept: int, monkeypatch
     stream = MAKERS["gaussian"](n, 5)
     whole = np.concatenate([batch.rows for batch in stream.batches()])
     assert whole.shape == (n, 6)
-    held = matrix_streams._kept(stream)
+    held = matrix_streams._drawn_blocks(stream)
     assert sum(rows.nbytes for rows in held.values()) <= kept * ROWS * 6 * 8 and bool(held) == bool(kept)
     late = stream.batch(ROWS - 3, 2 * ROWS + 5).rows
     np.testing.assert_array_equal(late, whole[ROWS - 3 : 2 * ROWS + 5])

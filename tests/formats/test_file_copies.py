@@ -231,7 +231,7 @@ def test_a_copy_that_goes_while_another_process_waits_for_it(tmp_path: Path, cac
             waiting = pool.submit(open_source, tmp_path / "x.npy")
             time.sleep(0.1)
             copy.parent.rename(copy.parent.with_name("aside"))
-            again.enter_context(module._alone(copy.parent))
+            again.enter_context(module._process_lock(copy.parent))
         time.sleep(0.3)
         assert not waiting.done() and not copy.exists()
         again.close()

@@ -21,7 +21,7 @@ from npmdask.core.runs.resources import Resources
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, RefusedError
 from npmdask.latent.answers import JOB, read_latent
-from npmdask.latent.fit import GaussianMixture, _not_refined, fit_independent_components, fit_mixture
+from npmdask.latent.fit import GaussianMixture, _unrefined_reason, fit_independent_components, fit_mixture
 from npmdask.latent.likelihood import SphericalGaussians, maximized
 from npmdask.latent.likelihood_sums import MixtureExpectations, SourceContrasts
 from npmdask.tensors.stages import Decomposed
@@ -155,7 +155,7 @@ def test_surplus_components_and_no_convergence_are_left_to_the_moments(tmp_path:
     i, j, k = np.sort(np.indices((30, 30, 30)).reshape(3, -1), axis=0)
     surplus = npmdask.top_k(tensor[i, j, k].reshape(30, 30, 30), 4, kind="tensor", store=tmp_path / "tensor")
     assert surplus.converged and surplus.facts["status"].count("surplus") == 2
-    reason = _not_refined(Decomposed(solution=surplus, where="a tensor"), 1.0)
+    reason = _unrefined_reason(Decomposed(solution=surplus, where="a tensor"), 1.0)
     assert reason.startswith("the moments tell 2 of 4 components") and "ask for 2" in reason
 
 

@@ -13,7 +13,7 @@ from npmdask.core import features
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.features import Feature
 from npmdask.manage.data_report import about
-from npmdask.manage.matrix import _explained
+from npmdask.manage.matrix import _explained_arrays
 from npmdask.manage.report import export
 from npmdask.manage.row_scores import _refusal
 
@@ -28,7 +28,7 @@ def test_rows_are_told_of_public_stores_only(table: str, tmp_path: Path, monkeyp
     with RunStore(tmp_path / "run") as held:
         spec = (held.read_spec() or {}) | ({table: {}} if table else {})
         held.write_spec(spec)
-    assert bool(_explained(RunStore(tmp_path / "run"))) == (not table)
+    assert bool(_explained_arrays(RunStore(tmp_path / "run"))) == (not table)
     assert _refusal(spec).startswith("scores are data of single rows") == bool(table)
     assert ("60 rows" in about(RunStore(tmp_path / "run"), spec)) == (not table)
     export(tmp_path / "run", tmp_path / "answer.nc")

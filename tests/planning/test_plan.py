@@ -422,7 +422,7 @@ def test_no_run_takes_less_than_no_time() -> None:
     """Fewer columns than were measured, on a slope that noise made too steep. Mutant: the line as it is."""
     problem: Any = make_problem(open_source(np.eye(50)), Request(target_rank=2, iteration_rank=20))
     steep: Any = SimpleNamespace(late=1e-9, column=1e-9, step_seconds=1e-6, later=lambda more, fine=False: 1e-9 * more)
-    seconds = planning._all_seconds(problem, steep, 3, 0, 2)
+    seconds = planning._run_seconds(problem, steep, 3, 0, 2)
     assert seconds is not None and 0 < seconds < 1e-3
 
 

@@ -20,9 +20,9 @@ from npmdask.planning.plan import Plan, plan_lines, plan_run
 from npmdask.planning.row_sample import (
     SampleBudget,
     ShareError,
-    _Compared,
     _loss_bound,
-    _Sampled,
+    _Pairs,
+    _RowSample,
     _sine_bound,
     places_of,
     sample_of,
@@ -100,7 +100,7 @@ def test_rows_from_few_places_are_not_taken_for_independent_ones() -> None:
     assert all(one.sine is None or one.sine > true for one, true in zip(by_place, truth, strict=True))
     assert all(one.sine is not None for one in by_row) and by_row[1].sine != by_place[1].sine
     assert "from 4 places" in more_places(x, 4)[0].why
-    assert _Sampled(sample, [20] * 40, 2).compared(400).rows == 400, "parts are whole places"
+    assert _RowSample(sample, [20] * 40, 2).compared(400).rows == 400, "parts are whole places"
 
 
 @pytest.mark.parametrize("unit", [1e-170, 1.0, 1e170])
@@ -111,9 +111,9 @@ def test_the_unit_of_the_rows_does_not_matter(unit: float) -> None:
         assert one.sine == pytest.approx(other.sine, rel=1e-6) and one.lost == pytest.approx(other.lost, rel=1e-6)
 
 
-def compared(rows: float, sine: float = 0.1, loss: float = 0.01, gap: float = 1.0) -> _Compared:
+def compared(rows: float, sine: float = 0.1, loss: float = 0.01, gap: float = 1.0) -> _Pairs:
     """Pairs of parts that all differ by the same."""
-    return _Compared(rows=rows, sines=np.full(4, sine**2), losses=np.full(4, loss), gaps=np.full(4, gap))
+    return _Pairs(rows=rows, sines=np.full(4, sine**2), losses=np.full(4, loss), gaps=np.full(4, gap))
 
 
 def test_angles_of_more_rows_follow_the_law_of_tangents() -> None:

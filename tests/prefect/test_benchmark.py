@@ -43,7 +43,7 @@ def test_a_row_is_measured_once(client: Shop) -> None:
 
 @pytest.mark.filterwarnings("default")  # of Prefect's own
 def test_what_cannot_be_measured_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from npmdask.prefect.benchmark import _known, _require_scale, choose, row_facts
+    from npmdask.prefect.benchmark import _known_rows, _require_scale, choose, row_facts
 
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     choose = choose.fn.__wrapped__  # without a task around it: no server is needed to refuse
@@ -58,4 +58,4 @@ def test_what_cannot_be_measured_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     assert row_facts([missed], "runs")["answered"] and not row_facts([missed | {"scale": "full"}], "runs")["answered"]
     monkeypatch.setitem(sys.modules, "benchmarks", None)  # as where only the package is installed
     with pytest.raises(RefusedError, match="not part of the installed package"):
-        _known()
+        _known_rows()

@@ -81,7 +81,7 @@ def test_the_search(
         asked.append(k)
         return shares[k], held
 
-    monkeypatch.setattr(rank_search, "_left_over", left_over)
+    monkeypatch.setattr(rank_search, "_held_out_share", left_over)
     source = open_source(np.zeros((40, 31)), "samples")
     request = Request(target_rank="auto", center=True, aspects=(find_gaps(missing="em"),))
     search = rank_search._Search(rank_search.make_problem(source, request), None)  # type: ignore[arg-type]

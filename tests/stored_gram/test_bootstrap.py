@@ -18,7 +18,7 @@ from npmdask.core.numerics.random import generator
 from npmdask.errors import BadInputError
 from npmdask.manage.data_report import sampling_of
 from npmdask.stored_gram import resampling as gram_resampling
-from npmdask.stored_gram.resampling import Grouped, Jackknife, _Drawn, _leading_pairs, _mixed, bootstrapped
+from npmdask.stored_gram.resampling import Grouped, Jackknife, _leading_pairs, _mixed_groups, _Pairs, bootstrapped
 from tests.conftest import write_zarr
 
 SPIKES = np.array([20.0, 9.0, 4.0])
@@ -209,9 +209,9 @@ def test_components_that_change_places_are_mixed_however_far_apart_their_values_
     vectors[:6] = vectors[:6][:, :, [1, 0, 2, 3]]
     values = np.array([100.0, 50.0, 20.0, 5.0])
     spread = values + 0.01 * np.random.default_rng(0).standard_normal((60, 4))
-    assert _mixed(_Drawn(values=spread, totals=np.ones(60), vectors=vectors), values) == ((0, 1),)
+    assert _mixed_groups(_Pairs(values=spread, totals=np.ones(60), vectors=vectors), values) == ((0, 1),)
     vectors[2:6] = np.eye(5)[:, :4]
-    assert _mixed(_Drawn(values=spread, totals=np.ones(60), vectors=vectors), values) == ()
+    assert _mixed_groups(_Pairs(values=spread, totals=np.ones(60), vectors=vectors), values) == ()
 
 
 @pytest.mark.slow

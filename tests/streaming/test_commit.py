@@ -73,7 +73,7 @@ def test_a_step_is_there_while_its_newer_version_is_written(tmp_path: Path, monk
             store.commit_step(3, {"x": np.zeros(1)}, {"said": "second"})
         assert said() == "first"
         with monkeypatch.context() as patched, pytest.raises(Kill):
-            patched.setattr(RunStore, "_forget_pass", kill)
+            patched.setattr(RunStore, "_delete_pass", kill)
             real = checkpoint.shutil.rmtree
             patched.setattr(
                 checkpoint.shutil, "rmtree", lambda p, **how: None if "replaced" in str(p) else real(p, **how)

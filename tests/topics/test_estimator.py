@@ -75,8 +75,8 @@ def test_vocabularies_that_do_not_fit_are_refused_before_the_fit() -> None:
 class Rounded(Topics):
     """Topics of the numbers that the checks make, rounded up: they know nothing of counts."""
 
-    def _looked_at(self, X: Any, **how: Any) -> Any:
-        held = super()._looked_at(np.array(X) if isinstance(X, np.memmap) else X, **how)
+    def _checked_input(self, X: Any, **how: Any) -> Any:
+        held = super()._checked_input(np.array(X) if isinstance(X, np.memmap) else X, **how)
         if not issparse(held):
             return np.ceil(10 * held.astype(float))
         held = csr_array(held).astype(float)

@@ -12,7 +12,7 @@ Line by line::
        direction that E stretches most, and
        e = sqrt(1 + t^2) ||Y - G Q||                                    _distance
     5. ||A v_i - theta_i v_i|| <= ||G v_i - theta_i v_i|| + e, and
-       lambda_i <= theta_i + e for all i <= p + 1 (Weyl): none missed   GramKrylov._whole
+       lambda_i <= theta_i + e for all i <= p + 1 (Weyl): none missed   GramKrylov._update_from_matrix
     6. Where that is above tol: block Krylov from v_1, ..., v_p         BlockKrylov
     Output: the k leading pairs
 
@@ -105,9 +105,9 @@ class GramKrylov(BlockKrylov):
 
     def update(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
         """Lines 3 to 5; later on lines 2b to 2d of block Krylov."""
-        return super().update(state, released) if state.step else self._whole(state, released)
+        return super().update(state, released) if state.step else self._update_from_matrix(state, released)
 
-    def _whole(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
+    def _update_from_matrix(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
         assert isinstance(state, GramState)
         d, k, p = len(state.block), self.target_rank, self.iteration_rank
         matrix, image = released[:, :d], released[:, d:]
@@ -136,10 +136,10 @@ class GramKrylov(BlockKrylov):
         """Line 4: what ||A - G|| does not exceed, from the ``image`` of the leading columns of ``block``."""
         return _distance(matrix, block[:, : image.shape[1]], image)
 
-    def _seen(self, state: KrylovState) -> Seen:
+    def _ritz_history(self, state: KrylovState) -> Seen:
         """The pairs and the bounds of line 5; pairs of G are those of a matrix that is ``away`` from A."""
         assert isinstance(state, GramState)
-        known = replace(super()._seen(state), degree=None, left_out=0.0, upper=state.upper)
+        known = replace(super()._ritz_history(state), degree=None, left_out=0.0, upper=state.upper)
         return replace(known, away=state.away) if state.step <= self.pairs_of_formed else known
 
 
@@ -314,7 +314,7 @@ class RowGramKrylov(GramKrylov):
         values, vectors = pairs_of_matrix(matrix, min(p + 1, m))
         upper = np.append(values, np.zeros(p + 1 - len(values))) + self.distance(matrix, state.left, image)
         state = replace(state, upper=upper, left=np.ascontiguousarray(vectors[:, : state.left.shape[1]]))
-        return self._found(state, state.block, np.maximum(values[:k], 0.0), np.full(k, upper[0]))
+        return self._state_of_pairs(state, state.block, np.maximum(values[:k], 0.0), np.full(k, upper[0]))
 
     def _right_vectors(self, state: RowGramState, released: Block) -> tuple[KrylovState, Info]:
         p, m, q = self.iteration_rank, self.rows, state.left.shape[1]
@@ -330,9 +330,9 @@ class RowGramKrylov(GramKrylov):
         if q < p:  # the rows have no further direction: what is left is a null space
             rng = generator(0, "completion", state.step)
             block = orth(np.concatenate([block, rng.standard_normal((len(block), p - q))], axis=1), rng)
-        return self._found(state, block, sizes**2, norms)
+        return self._state_of_pairs(state, block, sizes**2, norms)
 
-    def _found(
+    def _state_of_pairs(
         self, state: RowGramState, block: Block, values: np.ndarray, norms: np.ndarray
     ) -> tuple[KrylovState, Info]:
         """The state after a step that found the leading columns of ``block``, with bounds of the norms of residuals.

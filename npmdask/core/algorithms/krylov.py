@@ -21,7 +21,7 @@ start and all products, for which log(d) / sqrt(gap) steps do what takes the pow
            (block Lanczos until the first restart, then block GD+k;
            for b = 2 it is span[X, W, P] of LOBPCG, Knyazev 2001)
            a warm start: of the p - r leading ones, and r random columns
-           that are multiplied in every step, whatever V gives up        BlockKrylov._chained
+           that are multiplied in every step, whatever V gives up        BlockKrylov._advance_chain
     Output: the k leading Ritz pairs                                      BlockKrylov.finalize
 
 Knyazev, SIAM J. Sci. Comput. 23 (2001) 517. Musco and Musco, NIPS 2015. Stathopoulos, SIAM J. Sci. Comput. 29 (2007)
@@ -209,7 +209,7 @@ class BlockKrylov:
         span = _Span.of(state, released)
         image = span.image(state.chain)
         kept = self._restart(state, span)
-        chained = self._chained(state, kept, image, whole=span.width == len(state.block))
+        chained = self._advance_chain(state, kept, image, whole=span.width == len(state.block))
         info = replace(_info(state, span, kept), missed=chained.missed)
         reached, stalled = self._progress(state, info, kept.noise)
         fine = state.fine or reached >= 1 or stalled >= PATIENCE  # float32 has done what it can
@@ -230,22 +230,22 @@ class BlockKrylov:
         )
         return after, info
 
-    def _chained(self, state: KrylovState, kept: _Kept, image: Block, *, whole: bool) -> _Chained:
+    def _advance_chain(self, state: KrylovState, kept: _RestartSpace, image: Block, *, whole: bool) -> _ChainState:
         """The random columns of a warm start, multiplied once more, and what they show; without one nothing.
 
         ``whole``: the span is all there is, and nothing is missed.
         """
         if not self.random_columns or not state.chain.shape[1]:
-            return _Chained(state.chain, state.growth, state.log_growth, state.missed)
+            return _ChainState(state.chain, state.growth, state.log_growth, state.missed)
         k, growth = len(state.ritz_values), (state.growth, state.log_growth)
         vectors, products = kept.basis[:, :k], kept.products[:, :k]
         bound = 0.0 if whole else missed(state.chain, image, vectors, products, growth, state.step)
         settled = vectors[:, kept.residual_norms[:k] <= SETTLED * np.abs(kept.theta[:k])]
         image -= settled @ (settled.T @ image)
         chain = orth(image, generator(0, "chain", state.step), against=settled)
-        return _Chained(chain, *scaled((chain.T @ image) @ state.growth, state.log_growth), bound)
+        return _ChainState(chain, *scaled((chain.T @ image) @ state.growth, state.log_growth), bound)
 
-    def _restart(self, state: KrylovState, span: _Span) -> _Kept:
+    def _restart(self, state: KrylovState, span: _Span) -> _RestartSpace:
         """Lines 2b and 2c: all Ritz vectors while they fit; then the leading ones and those of the step before."""
         projected = span.projected()
         theta, rotation = _ritz(projected)
@@ -261,9 +261,9 @@ class BlockKrylov:
         asking = np.argsort(closed, kind="stable")[: self.iteration_rank]
         if lead < held:
             span.turn(_previous(rotation[:, :lead], asking), basis[:, lead:held], products[:, lead:held])
-        return _Kept(basis, products, held, theta, norms, asking, closed[asking], noise[:lead])
+        return _RestartSpace(basis, products, held, theta, norms, asking, closed[asking], noise[:lead])
 
-    def _expand(self, state: KrylovState, kept: _Kept, chain: Block) -> Block:
+    def _expand(self, state: KrylovState, kept: _RestartSpace, chain: Block) -> Block:
         """Line 2d: orthonormal residuals, orthogonal to V. Closed pairs give way to random directions.
 
         The random columns of a warm start come last, and before residuals where there is no room for all.
@@ -281,7 +281,7 @@ class BlockKrylov:
             block[:, :fresh] = orth(columns, generator(0, "completion", state.step), against=known)
         return block
 
-    def _renew(self, state: KrylovState, kept: _Kept, chain: Block) -> Block:
+    def _renew(self, state: KrylovState, kept: _RestartSpace, chain: Block) -> Block:
         """The change to float64: multiply the Ritz vectors themselves again, all but what lies in U."""
         locked, p = state.locked_vectors, self.iteration_rank - chain.shape[1]
         found = kept.basis[:, : p + locked.shape[1]]
@@ -308,10 +308,10 @@ class BlockKrylov:
             vectors=state.ritz_vectors * signs,
             products=state.products[:, : len(signs)] * signs,
             residual_norms=state.residual_norms,
-            seen=self._seen(state),
+            seen=self._ritz_history(state),
         )
 
-    def _seen(self, state: KrylovState) -> Seen:
+    def _ritz_history(self, state: KrylovState) -> Seen:
         """Leading pairs of what is held. No Ritz value falls at a restart; until the first the space is Krylov's own.
 
         After one the last p columns (line 2c, "+k") belong to no pair that was wanted: they say nothing of the rest.
@@ -324,7 +324,7 @@ class BlockKrylov:
         count = state.held or int(np.count_nonzero(state.basis.any(axis=0)))
         count = min(count, room - self.iteration_rank) if restarted else count
         held = rayleigh_ritz_seen(state.basis[:, :count], state.products[:, :count], len(state.ritz_values))[1]
-        order = _as_found(held.values, state.ritz_values)
+        order = _order_as_found(held.values, state.ritz_values)
         values, gram = held.values[order], held.gram[np.ix_(order, order)]
         if renewed:
             lead = self.iteration_rank + state.locked_vectors.shape[1]
@@ -342,14 +342,14 @@ class BlockKrylov:
         return (MixedState if self.mixed_precision else self.kept)(**fields)
 
 
-def _as_found(values: np.ndarray, found: np.ndarray) -> list[int]:
+def _order_as_found(values: np.ndarray, found: np.ndarray) -> list[int]:
     """Numbers of ``values``, those of ``found`` first: of t and -t rounding alone says which is the larger."""
     rest = list(range(len(values)))
     lead = [rest.pop(next((i for i, j in enumerate(rest) if (values[j] < 0) == (t < 0)), 0)) for t in found]
     return lead + rest
 
 
-class _Kept(NamedTuple):
+class _RestartSpace(NamedTuple):
     """Parts that a step keeps: V and A V, leading Ritz values and residuals, the pairs that ask for new directions."""
 
     basis: Block
@@ -362,7 +362,7 @@ class _Kept(NamedTuple):
     noise: np.ndarray  # what float32 is seen to be off in each pair; 0 in float64
 
 
-class _Chained(NamedTuple):
+class _ChainState(NamedTuple):
     """The random columns of a warm start after a step: fields of the state."""
 
     chain: Block
@@ -424,7 +424,7 @@ class _Span(NamedTuple):
             products[rows] = self.products[rows] @ rotation[:held] + self.product[rows] @ rotation[held:]
 
 
-def _info(state: KrylovState, span: _Span, kept: _Kept) -> Info:
+def _info(state: KrylovState, span: _Span, kept: _RestartSpace) -> Info:
     """The leading pairs; float64 only if every product they rest on is: nothing of float32 outlives the change."""
     found = len(state.ritz_values)
     return Info(

@@ -175,7 +175,7 @@ class PowerMethod:
         basis = np.concatenate([state.locked_vectors, state.basis], axis=1)
         product = np.concatenate([state.locked_products, released], axis=1)
         pairs, seen = rayleigh_ritz_seen(basis, product, len(state.residual_norms))
-        hidden = self._missed(state, released, pairs)
+        hidden = self._missed_bound(state, released, pairs)
         info = Info(
             ritz_values=pairs.values,
             residual_norms=pairs.residual_norms,
@@ -184,11 +184,11 @@ class PowerMethod:
             missed=hidden,
         )
         following = orth(self.following(state, released), generator(0, "completion", state.step), against=locked)
-        growth, log_growth = self._grown(state, following, released)
+        growth, log_growth = self._updated_growth(state, following, released)
         after = replace(
             state,
             step=state.step + 1,
-            fine=self._fine_from_here(state, pairs.values, pairs.residual_norms),
+            fine=self._needs_float64(state, pairs.values, pairs.residual_norms),
             basis=following,
             ritz_values=pairs.values,
             ritz_vectors=pairs.vectors,
@@ -206,7 +206,7 @@ class PowerMethod:
         """Return what the next block comes from."""
         return released
 
-    def _missed(self, state: PowerState, released: Block, pairs: RitzPairs) -> float:
+    def _missed_bound(self, state: PowerState, released: Block, pairs: RitzPairs) -> float:
         """Bound the eigenvalues that the known columns may hide, by what the random ones show (0: all were random)."""
         r = len(state.growth)
         if not r or state.basis.shape[1] == len(state.basis):
@@ -216,13 +216,13 @@ class PowerMethod:
         growth = state.growth, state.log_growth
         return missed(state.basis[:, -r:], image, pairs.vectors, pairs.products, growth, state.step)
 
-    def _grown(self, state: PowerState, following: Block, released: Block) -> tuple[np.ndarray, float]:
+    def _updated_growth(self, state: PowerState, following: Block, released: Block) -> tuple[np.ndarray, float]:
         """QR goes from left to right: the last columns of Q are orthogonal to what became of the known ones."""
         r = len(state.growth)
         factor = following[:, -r:].T @ released[:, -r:] if r else np.zeros((0, 0))
         return scaled(factor @ state.growth, state.log_growth)
 
-    def _fine_from_here(self, state: PowerState, values: np.ndarray, residuals: np.ndarray) -> bool:
+    def _needs_float64(self, state: PowerState, values: np.ndarray, residuals: np.ndarray) -> bool:
         """Change to float64 when float32 has done what it can: all at its floor, near tol, or no progress."""
         if not self.mixed_precision or (state.fine and state.step > 0):
             return True
@@ -233,8 +233,8 @@ class PowerMethod:
         open_ = residuals > np.maximum(10 * self.tol * magnitude, floor)
         if not open_.any():
             return True
-        before = _worst(state.residual_norms[open_], np.abs(state.ritz_values[open_]))
-        return _worst(residuals[open_], magnitude[open_]) > 0.98 * before
+        before = _largest_relative(state.residual_norms[open_], np.abs(state.ritz_values[open_]))
+        return _largest_relative(residuals[open_], magnitude[open_]) > 0.98 * before
 
     def finalize(self, state: PowerState) -> Result:
         """The leading pairs: vectors and values, not only a subspace."""
@@ -243,7 +243,7 @@ class PowerMethod:
             vectors=state.ritz_vectors,
             products=state.ritz_products,
             residual_norms=state.residual_norms,
-            seen=_seen(state),
+            seen=_ritz_history(state),
         )
 
     def load(self, arrays: dict[str, np.ndarray], scalars: dict[str, Any]) -> PowerState:
@@ -253,14 +253,14 @@ class PowerMethod:
         return PowerState(**fields)
 
 
-def _seen(state: PowerState) -> Seen | None:
+def _ritz_history(state: PowerState) -> Seen | None:
     """All pairs of range(X_{l-1}), which is A^{l-1} times the start."""
     if not len(state.seen_values):
         return None
     return Seen(values=state.seen_values, gram=state.seen_gram, degree=state.step - 1, powers=True, missed=state.missed)
 
 
-def _worst(residuals: np.ndarray, magnitude: np.ndarray) -> float:
+def _largest_relative(residuals: np.ndarray, magnitude: np.ndarray) -> float:
     """The largest relative residual; infinite where a value is (still) zero."""
     relative = np.full(len(residuals), np.inf)
     np.divide(residuals, magnitude, out=relative, where=magnitude > 0)

@@ -196,12 +196,12 @@ class ResidualRule:
         if not history:
             return None
         now = history[-1]
-        if now.precision == "float64" and self._open(now).size == 0 and not self._may_miss(now):
+        if now.precision == "float64" and self._open_pairs(now).size == 0 and not self._may_miss(now):
             return Outcome(name="converged", sentence=self._converged(now))
-        if self._stagnated(history):
+        if self._has_stagnated(history):
             return Outcome(name="stagnated", sentence=self._floor(now))
         if now.step >= max(self.max_steps, self.least_steps):
-            return Outcome(name="max_steps", sentence=self._too_short(history))
+            return Outcome(name="max_steps", sentence=self._max_steps_text(history))
         return None
 
     def relative(self, view: StepView) -> np.ndarray:
@@ -235,7 +235,7 @@ class ResidualRule:
         floor = self._rounding(view)
         return (np.abs(view.ritz_values) <= floor) & (view.residual_norms <= floor)
 
-    def _open(self, view: StepView) -> np.ndarray:
+    def _open_pairs(self, view: StepView) -> np.ndarray:
         return np.flatnonzero(self.relative(view) > self.tol)
 
     def _may_miss(self, view: StepView) -> bool:
@@ -246,14 +246,14 @@ class ResidualRule:
         kth = float(np.abs(view.ritz_values).min(initial=math.inf))
         return view.missed > max((1 + min(self.tol, MISSED)) * kth, self._rounding(view))
 
-    def _stagnated(self, history: list[StepView]) -> bool:
+    def _has_stagnated(self, history: list[StepView]) -> bool:
         if len(history) <= PATIENCE or any(v.precision != "float64" for v in history[-PATIENCE - 1 :]):
             return False
         now = history[-1]
-        if self._open(now).size == 0:
+        if self._open_pairs(now).size == 0:
             return False
         floor = 100 * self._rounding(now) + 10 * self.noise_stddev * self.d**0.5
-        if (now.residual_norms[self._open(now)] > floor).any():
+        if (now.residual_norms[self._open_pairs(now)] > floor).any():
             return False
         worst = [float(self.relative(v).max()) for v in history]
         return min(worst[-PATIENCE:]) > 0.9 * min(worst[:-PATIENCE])
@@ -282,10 +282,10 @@ class ResidualRule:
             f"floor set by {cause} and no longer falls (tol {self.tol:.1e}); use {remedy}"
         )
 
-    def _too_short(self, history: list[StepView]) -> str:
+    def _max_steps_text(self, history: list[StepView]) -> str:
         now = history[-1]
         worst = float(self.relative(now).max())
-        if self._open(now).size == 0 and self._may_miss(now):
+        if self._open_pairs(now).size == 0 and self._may_miss(now):
             return (
                 f"not converged: max_steps = {self.max_steps} reached; every pair has a relative residual of at most "
                 f"{worst:.1e}, but the random columns added to the start have not yet ruled out a larger value in a "
@@ -293,7 +293,7 @@ class ResidualRule:
                 "leave `start` out"
             )
         return (
-            f"not converged: max_steps = {self.max_steps} reached with {self._open(now).size} of "
+            f"not converged: max_steps = {self.max_steps} reached with {self._open_pairs(now).size} of "
             f"{len(now.ritz_values)} pairs not converged, worst relative residual {worst:.1e} (tol {self.tol:.1e}); "
             "continue with `npmdask resume STORE --max-steps N` or raise iteration_rank"
         )

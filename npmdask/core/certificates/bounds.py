@@ -140,12 +140,12 @@ class Certificate:
         """The strictest ground whose bounds are not SHARP times as wide as those of the weakest one."""
         last = self.levels[-1]
         for level in self.levels:
-            if level.sine <= SHARP * last.sine and _worst(level, self) <= SHARP * _worst(last, self):
+            if level.sine <= SHARP * last.sine and _max_error(level, self) <= SHARP * _max_error(last, self):
                 return level
         return last
 
 
-def _worst(level: Level, certificate: Certificate) -> float:
+def _max_error(level: Level, certificate: Certificate) -> float:
     return float((level.upper - np.abs(certificate.values)).max()) + certificate.perturbation
 
 
@@ -259,12 +259,12 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
     p = min(iterated + evidence.locked, len(a))
     kept = np.append(a[:p], np.full(len(a) - p, a[p - 1]))
     spread = evidence.d / smallest_singular_value(1, columns, BLIND) ** 2
-    high = _hidden(a, kept, evidence.gram, spread, evidence.multiplied)
+    high = _hidden_bound(a, kept, evidence.gram, spread, evidence.multiplied)
     if len(np.unique(evidence.values < 0)) > 1:  # pairs of one sign do not show what is hidden from those of the other
         own = np.empty(len(a))
         for side in (evidence.values < 0, evidence.values >= 0):
             gram = evidence.gram[np.ix_(side, side)]
-            own[side] = _hidden(a[side], kept[side], gram, spread, evidence.multiplied)
+            own[side] = _hidden_bound(a[side], kept[side], gram, spread, evidence.multiplied)
         own = np.sort(own)[::-1]
         high = np.where(own - a > SHARP * (high - a) + evidence.rounding, own, high)  # less is luck, of mirrored pairs
     if evidence.locked:  # a direction that they do not hold is seen by the random columns beside them alone
@@ -272,13 +272,13 @@ def _from_residuals(evidence: Evidence) -> np.ndarray:
     tau = np.append(high, np.inf)
     if len(a) > evidence.k + 1:
         tau[len(a) - 1] = np.inf
-    tau[_told_apart(a, high + 2 * evidence.rounding, math.ceil(ALIKE * columns)) :] = np.inf
+    tau[_count_distinct(a, high + 2 * evidence.rounding, math.ceil(ALIKE * columns)) :] = np.inf
     if p <= evidence.k:
         tau[p:] = np.inf
     return np.minimum.accumulate(tau)
 
 
-def _hidden(a: np.ndarray, kept: np.ndarray, gram: np.ndarray, spread: float, multiplied: int) -> np.ndarray:
+def _hidden_bound(a: np.ndarray, kept: np.ndarray, gram: np.ndarray, spread: float, multiplied: int) -> np.ndarray:
     """Bound a hidden eigenvalue by the residuals of the leading pairs up to each, which would show a larger one."""
     reach = norms_of_leading(gram)
     low, high = a, a + reach * math.sqrt(1 + spread)
@@ -290,7 +290,7 @@ def _hidden(a: np.ndarray, kept: np.ndarray, gram: np.ndarray, spread: float, mu
     return high
 
 
-def _told_apart(a: np.ndarray, high: np.ndarray, many: int) -> int:
+def _count_distinct(a: np.ndarray, high: np.ndarray, many: int) -> int:
     """Count the leading pairs until ``many`` in a row may approximate one eigenvalue: all, if that is never so."""
     alike = a[: max(len(a) - many + 1, 0)] <= high[many - 1 :]
     return int(np.argmax(alike)) + many if alike.any() else len(a)
@@ -304,10 +304,10 @@ def _level(evidence: Evidence, ground: str, tau: np.ndarray, e: float) -> Level:
     left = remainder(values, gram, k, found, tau)
     following = min(float(upper[k]) if k < len(upper) else math.inf, float(tau[k]), left + _norm(gram, k))
     sine = span_sine(values, gram, k, found, left)
-    by_side = _by_side(a, tau, found, upper)
+    by_side = _bounds_by_sign(a, tau, found, upper)
     singles = component_sines(values, gram, k, found, by_side)
     gaps = np.array([_gap(values, i, by_side, following) for i in range(k)])
-    turned = np.array([_turned(e, gap) for gap in gaps])
+    turned = np.array([_davis_kahan_sine(e, gap) for gap in gaps])
     lost = float(np.maximum(upper[:k] - a[:k], 0.0).sum())
     return Level(
         ground=ground,
@@ -316,7 +316,7 @@ def _level(evidence: Evidence, ground: str, tau: np.ndarray, e: float) -> Level:
         following=following + e,
         left=left + e,
         spectral=math.hypot(_norm(gram, k) + e, left + e),
-        sine=_sine(sine + _turned(e, float(a[k - 1]) - following)),
+        sine=_sine(sine + _davis_kahan_sine(e, float(a[k - 1]) - following)),
         component_sines=np.array([_sine(s) for s in singles + turned]),
         lost=lost + k * e,
     )
@@ -347,7 +347,7 @@ def _upper(a: np.ndarray, tau: np.ndarray, found: list[Space]) -> np.ndarray:
     return np.minimum.accumulate(upper)
 
 
-def _by_side(a: np.ndarray, tau: np.ndarray, found: list[Space], upper: np.ndarray) -> np.ndarray:
+def _bounds_by_sign(a: np.ndarray, tau: np.ndarray, found: list[Space], upper: np.ndarray) -> np.ndarray:
     """Bound the eigenvalue that each theta_i approximates, counted among those of its sign: not sorted by magnitude."""
     if not found:
         return upper
@@ -367,7 +367,7 @@ def _gap(values: np.ndarray, i: int, upper: np.ndarray, following: float) -> flo
     return float(min([*above, *below, a[i] - following if i == k - 1 else math.inf], default=math.inf))
 
 
-def _turned(e: float, gap: float) -> float:
+def _davis_kahan_sine(e: float, gap: float) -> float:
     """By how much a perturbation of norm ``e`` turns eigenvectors with this gap (Davis and Kahan); nan is no gap."""
     return e / (gap - e) if gap > e else math.inf
 
@@ -399,12 +399,12 @@ def noisy_recursion(evidence: Evidence, certificate: Certificate, steps: int) ->
         qth, following = float(sizes[q - 1]) - e, float(sizes[q] + norms[q]) + e
         inside = gaussian_norm(evidence.stddev, q, p, steps, fail)
         if following < qth:
-            bounds.append(_followed(start[q - 1], kth, qth, following, whole, inside, steps, alone=q == k))
+            bounds.append(_propagated_tangent(start[q - 1], kth, qth, following, whole, inside, steps, alone=q == k))
     h = min(bounds)
     return {"sine": h / math.hypot(1, h) if math.isfinite(h) else None, "noise_norm": whole, "steps": steps}
 
 
-def _followed(
+def _propagated_tangent(
     start: float, kth: float, qth: float, following: float, whole: float, inside: float, steps: int, *, alone: bool
 ) -> float:
     t = h = float(start)

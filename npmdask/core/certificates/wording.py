@@ -29,7 +29,7 @@ class Assurance(NamedTuple):
 def degrees(sine: float, *, least: float = 0.01) -> str:
     """The angle with this ``sine`` (0 to 1), rounded up; at least ``least``, which is 0 for bounds only."""
     angle = math.degrees(math.asin(min(max(sine, 0.0), 1.0)))
-    return f"{max(_up(angle), least):g} degrees"
+    return f"{max(_round_up(angle), least):g} degrees"
 
 
 def percent(share: float) -> str:
@@ -39,7 +39,7 @@ def percent(share: float) -> str:
 
 def at_most_percent(share: float) -> str:
     """The same, rounded up to two digits."""
-    return f"{_up(100 * share):g} %"
+    return f"{_round_up(100 * share):g} %"
 
 
 def number(value: float) -> str:
@@ -49,7 +49,7 @@ def number(value: float) -> str:
 
 def spread(value: float) -> str:
     """Format what is added to or taken from a number: two digits, rounded up."""
-    return f"{_up(value):g}"
+    return f"{_round_up(value):g}"
 
 
 def the_components(count: int) -> str:
@@ -57,7 +57,7 @@ def the_components(count: int) -> str:
     return "the component" if count == 1 else f"the {count} components"
 
 
-def _up(value: float) -> float:
+def _round_up(value: float) -> float:
     """``value`` of two significant digits, never less than it is."""
     if not value or not math.isfinite(value):
         return value
@@ -86,8 +86,8 @@ def sentence(certificate: Certificate, *, singular: bool = False) -> str:
     level, k = certificate.best, len(certificate.values)
     noise = ", including the noise of the run" if certificate.noisy else ""
     if not bounds_values(certificate, singular=singular):
-        return _little(certificate, noise, singular=singular)
-    if not _told(certificate).any():
+        return _residuals_only_text(certificate, noise, singular=singular)
+    if not _is_significant(certificate).any():
         subject = "the value" if k == 1 else f"the {k} values"
         return f"For these data {subject} cannot be distinguished from zero: other components are equally good{noise}."
     values = _values(certificate, level, singular=singular)
@@ -99,10 +99,10 @@ def bounds_values(certificate: Certificate, *, singular: bool = False) -> bool:
     """Say whether the sentence bounds the values: not where an error may be as large as its value."""
     errors = relative_errors(certificate, certificate.best, singular=singular)
     finite = np.isfinite(certificate.best.upper).all()
-    return bool(finite and not (errors[_told(certificate)] > 1).any())
+    return bool(finite and not (errors[_is_significant(certificate)] > 1).any())
 
 
-def _little(certificate: Certificate, noise: str, *, singular: bool) -> str:
+def _residuals_only_text(certificate: Certificate, noise: str, *, singular: bool) -> str:
     """Nothing is known of which eigenvalues were found: the residuals alone speak."""
     k, sizes = len(certificate.values), np.abs(certificate.values)
     within = float((certificate.nearest / np.where(sizes > 0, sizes, np.inf)).max())
@@ -113,7 +113,7 @@ def _little(certificate: Certificate, noise: str, *, singular: bool) -> str:
 
 def _values(certificate: Certificate, level: Level, *, singular: bool) -> str:
     k = len(certificate.values)
-    told = _told(certificate)
+    told = _is_significant(certificate)
     subject = "For these data the value is" if k == 1 else f"For these data the {k} values are"
     error = relative_errors(certificate, level, singular=singular)[told].max()
     said = f"{subject} {_accuracy(float(error))}"
@@ -121,7 +121,7 @@ def _values(certificate: Certificate, level: Level, *, singular: bool) -> str:
     return said if not zeros else f"{said} (but {zeros} of them cannot be distinguished from zero)"
 
 
-def _told(certificate: Certificate) -> np.ndarray:
+def _is_significant(certificate: Certificate) -> np.ndarray:
     """The values that are more than rounding and noise; of the others it is known that they are (nearly) zero."""
     return np.asarray(np.abs(certificate.values) > 10 * certificate.perturbation)
 

@@ -156,44 +156,44 @@ class Ownership:
         self.taken_from = None
         around = [_held[parent] for parent in self.folder.parents if parent in _held]
         try:
-            with self._alone(PATIENCE) as now:
-                self._lock = self._acquired(now, around, take_over)
+            with self._exclusive(PATIENCE) as now:
+                self._lock = self._acquire_lock(now, around, take_over)
                 _say(self._lock)
         except OSError as error:
-            self._let_go()
+            self._close_lock()
             raise BadInputError(
                 f"{self.folder} cannot be used as store: {error.strerror}; choose a folder that can be written"
             ) from error
         self.around, _held[self.folder] = around, self
         self._over.clear()
-        self._beats = threading.Thread(target=self._beat, args=(self._lock,), name="life", daemon=True)
+        self._beats = threading.Thread(target=self._keep_alive, args=(self._lock,), name="life", daemon=True)
         self._beats.start()
 
-    def _acquired(self, now: float, around: list[Ownership], take_over: bool) -> int:
+    def _acquire_lock(self, now: float, around: list[Ownership], take_over: bool) -> int:
         """A descriptor of ``lock``, with its flock, and the epoch counted up. Called by one process at a time."""
         # Close-on-exec (Python's default): a child that inherited the descriptor would keep the lock held.
         lock = open_plain(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        if not _flocked(lock):
+        if not _try_flock(lock):
             age = now - os.fstat(lock).st_mtime
             holder = _read_holder(os.pread(lock, 4096, 0).decode(errors="replace"), age)
             os.close(lock)
-            if not take_over or not (age >= STALE or _fenced(holder, around)):
-                raise _refused(self.folder, holder)
+            if not take_over or not (age >= STALE or _is_fenced(holder, around)):
+                raise _held_error(self.folder, holder)
             self.taken_from = holder
-            return self._replaced()
-        self._count_up()
+            return self._replace_lock()
+        self._increment_epoch()
         return lock
 
-    def _replaced(self) -> int:
+    def _replace_lock(self) -> int:
         """A lock file of our own in the place of one that another process does not release."""
         aside = self.folder / f".writing-{LOCK}-{os.getpid()}"
         lock = open_plain(aside, os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._count_up()  # first: a process that dies here leaves none that believes to have the store
+        self._increment_epoch()  # first: a process that dies here leaves none that believes to have the store
         os.rename(aside, self.folder / LOCK)
         return lock
 
-    def _count_up(self) -> None:
+    def _increment_epoch(self) -> None:
         self._epoch = self._read_epoch() + 1
         write_file_atomically(self.folder / EPOCH, f"{self._epoch}\n".encode())
 
@@ -204,7 +204,7 @@ class Ownership:
             return 0
 
     @contextmanager
-    def _alone(self, patience: float | None) -> Iterator[float]:
+    def _exclusive(self, patience: float | None) -> Iterator[float]:
         """No other process takes the store or publishes in it meanwhile. Gives the file system's time."""
         taking = open_plain(self.folder / TAKING, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -219,11 +219,11 @@ class Ownership:
 
     def _await(self, taking: int, patience: float) -> None:
         end = time.monotonic() + patience
-        while not _flocked(taking):
+        while not _try_flock(taking):
             if time.monotonic() > end:
                 holder = holder_of(self.folder)
                 hung = holder is not None and holder.hung
-                raise _refused(self.folder, holder, "; it stopped in the middle of a commit" if hung else "")
+                raise _held_error(self.folder, holder, "; it stopped in the middle of a commit" if hung else "")
             time.sleep(0.02)
 
     @property
@@ -245,11 +245,11 @@ class Ownership:
 
         Short work only: no process can take the store over meanwhile. Not to be nested.
         """
-        with self._alone(None):
+        with self._exclusive(None):
             self.require()
             yield
 
-    def _beat(self, lock: int) -> None:
+    def _keep_alive(self, lock: int) -> None:
         while not self._over.wait(BEAT):
             try:
                 if self.lost:
@@ -269,9 +269,9 @@ class Ownership:
             del _held[self.folder]
         with suppress(OSError):
             os.ftruncate(self._lock, 0)  # no process has it; of a file that was replaced, none reads that
-        self._let_go()
+        self._close_lock()
 
-    def _let_go(self) -> None:
+    def _close_lock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -286,7 +286,7 @@ def _say(lock: int) -> None:
     os.pwrite(lock, line.encode(), 0)
 
 
-def _flocked(descriptor: int) -> bool:
+def _try_flock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -294,13 +294,13 @@ def _flocked(descriptor: int) -> bool:
     return True
 
 
-def _fenced(holder: Holder | None, around: list[Ownership]) -> bool:
+def _is_fenced(holder: Holder | None, around: list[Ownership]) -> bool:
     """Say whether the store around this one was taken from the same process, which then has lost this one as well."""
     taken = [other.taken_from for other in around if other.taken_from]
     return holder is not None and any((h.pid, h.host) == (holder.pid, holder.host) for h in taken)
 
 
-def _refused(folder: Path, holder: Holder | None, why: str = "") -> HeldError:
+def _held_error(folder: Path, holder: Holder | None, why: str = "") -> HeldError:
     if holder is None:
         return HeldError(f"run {folder} is held by another process{why}; wait for it, or stop it first")
     seen = f"its last sign of life was {holder.age:.0f} s ago"
@@ -323,12 +323,12 @@ STARTS = "starts.json"
 
 def count_start(folder: Path) -> None:
     """A process begins, or goes on with, the run in ``folder``."""
-    _write(folder, _deaths(folder) + 1)
+    _write(folder, _starts_since_commit(folder) + 1)
 
 
 def count_end(folder: Path, *, finished: bool) -> None:
     """It did not die: it came to its end (``finished``) or said why it does not go on."""
-    found = 0 if finished else _deaths(folder) - 1  # 0 too where something was committed meanwhile
+    found = 0 if finished else _starts_since_commit(folder) - 1  # 0 too where something was committed meanwhile
     if found > 0:
         _write(folder, found)
     else:
@@ -337,11 +337,11 @@ def count_end(folder: Path, *, finished: bool) -> None:
 
 def deaths(folder: Path, *, held: bool) -> tuple[int, str]:
     """Count the starts in a row that died without a commit, and say where ("step 13"). ``held``: the last one lives."""
-    found = _deaths(folder) - held
+    found = _starts_since_commit(folder) - held
     return (found, place_of_death(folder)) if found > 0 else (0, "")
 
 
-def _deaths(folder: Path) -> int:
+def _starts_since_commit(folder: Path) -> int:
     """Starts since the last commit."""
     try:
         found: Any = read_facts(folder / STARTS)
@@ -389,7 +389,7 @@ PRIVATE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Before:
+class _PriorState:
     """State in which a command finds a finished run, and which it changes before it knows whether it is refused.
 
     Not of a stream, which has an answer while it goes on: why it stopped is for its status.
@@ -448,7 +448,7 @@ class HeldStore(StoreReader):
             self.place = self._carrier.url
         self._private = private
         self._turn = Ownership(self.path)
-        self._before: _Before | None = None
+        self._before: _PriorState | None = None
 
     def open(self, *, take_over: bool = True) -> Self:
         """Take the run over; only one process can. ``take_over``: also from one that hangs
@@ -467,11 +467,11 @@ class HeldStore(StoreReader):
             raise BadInputError(
                 f"{self.path} cannot be used as store: {error.strerror}; choose a folder that can be written"
             ) from error
-        before = _Before.of(self.path) if self._stage_of is None and self._carrier is None else None
+        before = _PriorState.of(self.path) if self._stage_of is None and self._carrier is None else None
         try:
             self._turn.take(take_over=take_over)
         except HeldError as error:
-            self._tell("held", str(error), kind="HeldError")
+            self._log_event("held", str(error), kind="HeldError")
             raise
         self._before = before if self._turn.taken_from is None else None  # its epoch is not to be given twice
         try:
@@ -507,13 +507,13 @@ class HeldStore(StoreReader):
             self._carrier.carry()
 
     def _begin(self) -> None:
-        self._clear_up()
+        self._remove_leftovers()
         with suppress(OSError):  # a full disk: the run itself says so, if it has something to write
             if not self._turn.around:
                 count_start(self.path)
-            if self._turn.taken_from and self._tells:
+            if self._turn.taken_from and self._may_log_details:
                 self.log("taken", holder=str(self._turn.taken_from), silent=round(self._turn.taken_from.age))
-                self._tell("taken", f"taken over from a process that hangs: {self._turn.taken_from}")
+                self._log_event("taken", f"taken over from a process that hangs: {self._turn.taken_from}")
 
     def _make_folder(self) -> None:
         if self._carrier is not None:
@@ -534,7 +534,7 @@ class HeldStore(StoreReader):
             self.path.chmod(0o700)  # whatever made it: the key of the noise is to lie in it
         (self.path / "steps").mkdir(exist_ok=True)
 
-    def _clear_up(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Clear up what a process that died, or hangs, has left half done."""
         found = list(self.path.glob("**/.writing-*"))  # not our own, nor of anybody who comes after us
         with self._turn.publishing():
@@ -591,25 +591,25 @@ class HeldStore(StoreReader):
         kind = type(error).__name__
         said = str(error) if isinstance(error, NpmdaskError) else f"{kind}: {error}"
         if isinstance(error, Exception):
-            self._tell("error", said, level=logging.ERROR, kind=kind)
+            self._log_event("error", said, level=logging.ERROR, kind=kind)
         else:
-            self._tell("interrupted", "interrupted; everything committed is kept", kind=kind)
+            self._log_event("interrupted", "interrupted; everything committed is kept", kind=kind)
         if quietly and self._before is not None:
             with suppress(OSError), self._turn.publishing():
                 self._before.put_back(self.path)
             return
         with suppress(OSError, NpmdaskError):  # whatever lies in the place of a file: the store is let go of
-            if isinstance(error, Exception) and self._tells:
+            if isinstance(error, Exception) and self._may_log_details:
                 self.log("error", kind=kind, sentence=said)
             if isinstance(error, NpmdaskError | KeyboardInterrupt | SystemExit):
                 count_end(self.path, finished=False)
 
-    def _tell(self, event: str, said: str, *, level: int = logging.WARNING, **facts: Any) -> None:
+    def _log_event(self, event: str, said: str, *, level: int = logging.WARNING, **facts: Any) -> None:
         """A line of the log; of a run whose errors may quote data, only the kind of what happened."""
-        if not self._tells:
+        if not self._may_log_details:
             said = f"{facts.get('kind', event)}: what it says may tell of the data"
         run, stage = self.names
-        tell(event, said, run=run, stage=stage, level=level, timeless=not self._tells, **facts)
+        tell(event, said, run=run, stage=stage, level=level, timeless=not self._may_log_details, **facts)
 
     @property
     def is_stage(self) -> bool:
@@ -629,7 +629,7 @@ class HeldStore(StoreReader):
         return f"{above}/{name}" if name.isdigit() else name, ""
 
     @property
-    def _tells(self) -> bool:
+    def _may_log_details(self) -> bool:
         """Say whether telemetry may say what went wrong."""
         try:
             return not self._private and is_public(self.read_spec() or {})

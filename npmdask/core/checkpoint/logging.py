@@ -90,20 +90,20 @@ class _LogFile(logging.Handler):
         super().__init__()
         self._path, self._failed = os.path.abspath(path), False
         try:
-            self._file = self._opened()
+            self._file = self._open_log()
         except OSError as error:
             raise BadInputError(
                 f"the log {path} cannot be written: {error.strerror}; name a writable file (--log, {LOG})"
             ) from error
 
-    def _opened(self) -> int:
+    def _open_log(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def emit(self, record: logging.LogRecord) -> None:
         """A disk that is full costs lines, and no run; said once."""
         try:
             if not self._in_place():
-                before, self._file = self._file, self._opened()
+                before, self._file = self._file, self._open_log()
                 os.close(before)
             os.write(self._file, f"{self.format(record)}\n".encode())
         except OSError as error:

@@ -50,8 +50,8 @@ def without_rights(spec: dict[str, Any], folder: Path, place: str) -> dict[str, 
     note = _note_of(folder)
     allowed = {name: note["resources"].get(name, RESOURCES.get(name, CORES)) for name in asked}
     if urls - {*note["urls"]}:
-        top = [path for path, _ in _runs_around(folder)][-1]
-        spec = _withholding(spec, {*note["urls"]}, place if top == folder else str(top))
+        top = [path for path, _ in _enclosing_runs(folder)][-1]
+        spec = _withhold_urls(spec, {*note["urls"]}, place if top == folder else str(top))
     if asked:
         spec["resources"] = Facts(spec["resources"] | allowed)
         spec["resources"].withheld = {name: value for name, value in asked.items() if allowed[name] != value}
@@ -122,12 +122,12 @@ def _urls_in(found: Any, *, withheld: bool = False) -> Iterator[str]:
             yield from _urls_in(one, withheld=withheld)
 
 
-def _withholding(found: Any, allowed: set[str], store: str) -> Any:
+def _withhold_urls(found: Any, allowed: set[str], store: str) -> Any:
     if isinstance(found, str):
         return Withheld(found, store) if {*_urls_in(found)} - allowed else found
     if isinstance(found, list):
-        return [_withholding(one, allowed, store) for one in found]
-    return Facts({k: _withholding(v, allowed, store) for k, v in found.items()}) if isinstance(found, dict) else found
+        return [_withhold_urls(one, allowed, store) for one in found]
+    return Facts({k: _withhold_urls(v, allowed, store) for k, v in found.items()}) if isinstance(found, dict) else found
 
 
 def _digest(spec: Mapping[str, Any]) -> str:
@@ -139,7 +139,7 @@ def _key(folder: Path) -> str:
     return url_of_copy(folder) or os.path.realpath(folder)
 
 
-def _runs_around(folder: Path) -> Iterator[tuple[Path, Any]]:
+def _enclosing_runs(folder: Path) -> Iterator[tuple[Path, Any]]:
     """The run in ``folder`` and, where it is a stage, the jobs around it, with their parameters as they are stored."""
     for path in (folder, *folder.parents):
         with suppress(OSError, ValueError, BadInputError):
@@ -149,7 +149,7 @@ def _runs_around(folder: Path) -> Iterator[tuple[Path, Any]]:
 def _note_of(folder: Path) -> dict[str, Any]:
     """Return what was noted of a run, or of a job that it is a stage of."""
     notes = _notes()
-    for path, spec in _runs_around(folder) if notes else ():
+    for path, spec in _enclosing_runs(folder) if notes else ():
         note = notes.get(_key(path))
         if note is not None and note["run"] == _digest(spec):
             return dict(note)

@@ -104,11 +104,11 @@ class RunStore(HeldStore):
     def commit_step(self, step: int, arrays: Arrays, meta: dict[str, Any]) -> None:
         """Remember a step: after this returns it survives a power cut, and before it the last one does."""
         path = self.path / "steps" / f"{step:06d}"
-        self._write(path, arrays, meta, inline=True, publishing=self._replacing(path))
+        self._write(path, arrays, meta, inline=True, publishing=self._replacing_step(path))
         self._carry()
 
     @contextmanager
-    def _replacing(self, path: Path) -> Iterator[None]:
+    def _replacing_step(self, path: Path) -> Iterator[None]:
         """Around the instant at which a step appears: what it takes the place of, and what goes with it."""
         # There already if it was damaged (see last_step), or if a stream has ended there meanwhile.
         before = path.with_name(f"{path.name}{REPLACED}")
@@ -118,18 +118,18 @@ class RunStore(HeldStore):
                 path.rename(before)
             yield
             shutil.rmtree(before, ignore_errors=True)
-            self._forget_pass()
-            self._forget_older()
+            self._delete_pass()
+            self._delete_older_steps()
 
-    def _forget_older(self) -> None:
+    def _delete_older_steps(self) -> None:
         for older in self._steps()[:-KEPT_STEPS]:
             shutil.rmtree(older, ignore_errors=True)
 
-    def _clear_up(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Besides, the rest of an older step whose removal was interrupted: no later commit may come."""
-        super()._clear_up()
+        super()._remove_leftovers()
         with self._turn.publishing():
-            self._forget_older()
+            self._delete_older_steps()
 
     def _write(self, path: Path, arrays: Arrays, meta: dict[str, Any], **how: Any) -> None:
         """A bundle, unless the run was taken over: then also what else goes wrong comes of that."""
@@ -147,17 +147,17 @@ class RunStore(HeldStore):
         """
         kept = self._kept_parts()
         path = self.path / "pass" / f"{int(kept[-1].name) + 1 if kept else 0:06d}"
-        self._write(path, arrays, {"key": key, "parts": facts}, private=True, publishing=self._instead_of(kept))
+        self._write(path, arrays, {"key": key, "parts": facts}, private=True, publishing=self._replacing_parts(kept))
         self._carry()
 
     @contextmanager
-    def _instead_of(self, kept: list[Path]) -> Iterator[None]:
+    def _replacing_parts(self, kept: list[Path]) -> Iterator[None]:
         with self._turn.publishing():
             yield
             for older in kept:
                 shutil.rmtree(older, ignore_errors=True)
 
-    def _forget_pass(self) -> None:
+    def _delete_pass(self) -> None:
         shutil.rmtree(self.path / "pass", ignore_errors=True)
 
     def write_part(self, name: str, arrays: Arrays, meta: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ class RunStore(HeldStore):
             self._write(self.path / name, arrays, meta, publishing=self._turn.publishing())
         if name not in ("labels", "left_labels", "right_labels", "survey"):  # the step under way is not committed yet
             with self._turn.publishing():
-                self._forget_pass()
+                self._delete_pass()
         self._carry()
 
     def drop_result(self) -> None:

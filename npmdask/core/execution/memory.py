@@ -128,14 +128,14 @@ class PeakMeter:
         ``whole``: a high-water mark, which holds all that was before, and never falls but at an exec.
         """
         held = self._seen.get(child.pid)
-        if held is None and self._just_forked(child):
+        if held is None and self._is_fresh_fork(child):
             return False
         if held is None or whole or rss > held.peak_rss_bytes:
             # Name and mark are taken again: between fork and exec a child still has those of its parent.
             self._seen[child.pid] = ProcessPeak(pid=child.pid, name=role_of(child), peak_rss_bytes=rss)
         return True
 
-    def _just_forked(self, child: psutil.Process) -> bool:
+    def _is_fresh_fork(self, child: psutil.Process) -> bool:
         """It has the command line of its parent, and has it for the first time: an exec may be about to follow."""
         if child.pid in self._forked:
             return False
@@ -276,10 +276,10 @@ def plan_memory(
         Not even one thread fits; the sentence says what would.
     """
     for count in range(threads or usable_cores(), 0, -1):
-        plan = _needed(operator, p + locked, state_blocks, limit, base, count, workers)
+        plan = _plan_for(operator, p + locked, state_blocks, limit, base, count, workers)
         if limit is None or plan.predicted_peak <= limit:
             return replace(plan, in_flight=_in_flight(operator, plan))
-    raise MemoryRefusedError(_too_little(plan, operator, p, state_blocks, base, locked, chosen))
+    raise MemoryRefusedError(_refusal_text(plan, operator, p, state_blocks, base, locked, chosen))
 
 
 def _in_flight(operator: Operator, plan: MemoryPlan) -> int:
@@ -303,7 +303,7 @@ def link_to(operator: Operator, plan: MemoryPlan) -> Any:
     return remote.link(_room(plan))
 
 
-def _needed(
+def _plan_for(
     operator: Operator, columns: int, state_blocks: int, limit: int | None, base: int, threads: int, workers: int
 ) -> MemoryPlan:
     """Plan the memory of a run with so many columns and threads."""
@@ -330,13 +330,13 @@ def largest_rank(plan: MemoryPlan, operator: Operator, p: int, state_blocks: int
     """The largest iteration_rank up to ``p`` that fits the limit with the threads of ``plan``; 0 if none does."""
 
     def fits(columns: int) -> bool:
-        needed = _needed(operator, columns + locked, state_blocks, plan.limit, base, plan.threads, plan.workers)
+        needed = _plan_for(operator, columns + locked, state_blocks, plan.limit, base, plan.threads, plan.workers)
         return plan.limit is None or needed.predicted_peak <= plan.limit
 
     return bisect_left(range(1, p + 1), True, key=lambda columns: not fits(columns))
 
 
-def _too_little(
+def _refusal_text(
     plan: MemoryPlan, operator: Operator, p: int, state_blocks: int, base: int, locked: int, chosen: Chosen | None
 ) -> str:
     """Say what does not fit, and everything that would: memory, ranks, chunks, processes."""
@@ -365,7 +365,7 @@ def _too_little(
     if rows:
         remedies.append(f"or chunks of at most {rows} rows (`npmdask ingest SRC DEST --chunks {rows} COLUMNS`)")
     if plan.workers:
-        alone = _needed(operator, p + locked, state_blocks, limit, base, 1, 0).predicted_peak
+        alone = _plan_for(operator, p + locked, state_blocks, limit, base, 1, 0).predicted_peak
         enough = "" if alone <= limit else f", which needs {-(-alone // mib)} MiB"
         remedies.append(f"or run in one process (workers = 0){enough}")
     if len(remedies) == 1:
@@ -397,7 +397,7 @@ def _chunk_rows_that_fit(plan: MemoryPlan, operator: Operator, columns: int, sta
     rows = reader.chunks[0] // 2
     while rows >= MIN_TILE_ROWS:
         as_if: Any = replace(operator, reader=AsIfChunked(array=reader.array, rows=rows))  # type: ignore[type-var]
-        needed = _needed(as_if, columns, state_blocks, plan.limit, base, 1, plan.workers)
+        needed = _plan_for(as_if, columns, state_blocks, plan.limit, base, 1, plan.workers)
         if needed.predicted_peak <= (plan.limit or 0):
             return int(rows)
         rows //= 2

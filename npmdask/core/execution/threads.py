@@ -62,8 +62,8 @@ class Threads:
         """
         runs, keeper = runs_of(operator), keeper or PassCheckpoint()
         if len(runs) == 1 and not keeper.parts:
-            return self._at_once(operator, runs[0], block, on_task)
-        watch = _Watch(len(runs), on_task, keeper)
+            return self._run_single(operator, runs[0], block, on_task)
+        watch = _TaskWatch(len(runs), on_task, keeper)
         ahead: dict[range, range] = {}
         data = [
             dask.delayed(part, name=name, traverse=False) for name, part in (("operator", operator), ("block", block))
@@ -102,7 +102,7 @@ class Threads:
             return dask.delayed(_join, pure=False)(data[0], *parts, dask_key_name=_key("join", node))
         return dask.delayed(run, pure=False)(data[0], runs[node.place], data[1], dask_key_name=_key("run", node))
 
-    def _at_once(self, operator: Operator, run: range, block: Block, on_task: OnTask) -> tuple[Block, ReadStats]:
+    def _run_single(self, operator: Operator, run: range, block: Block, on_task: OnTask) -> tuple[Block, ReadStats]:
         """A pass of one run: nothing to schedule, to join or to keep, and a graph takes longer than small data."""
         with single_threaded_blas(), fed(operator, [run], 1):
             total = compute_run(operator, run, block)
@@ -143,19 +143,19 @@ def _join(operator: Operator, left: Partial, right: Partial) -> Partial:
     return operator.join(left, right)
 
 
-class _Watch(Callback):
+class _TaskWatch(Callback):
     """Sees every part that the threaded scheduler finishes: tells of it, and commits from time to time."""
 
     def __init__(self, count: int, on_task: OnTask, keeper: PassCheckpoint) -> None:
         self._count, self._on_task, self._keeper = count, on_task, keeper
         self._parts = dict(keeper.parts)
-        super().__init__(posttask=self._done)
+        super().__init__(posttask=self._on_task_done)
 
     def forget(self) -> None:
         """Let go of all parts."""
         self._parts.clear()
 
-    def _done(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
+    def _on_task_done(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
         what, _, name = str(key).partition("-")
         if what not in ("run", "join"):
             return

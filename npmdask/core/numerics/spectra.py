@@ -83,14 +83,14 @@ def read_spectrum(text: str, d: int) -> Spectrum:
     """
     name = text.replace(",", ":").partition(":")[0]
     if name in GUESSES:
-        return _guessed(name, text, d)
+        return _parse_guess(name, text, d)
     path = Path(text)
     if not path.is_file():
         raise BadInputError(
             f"{text!r} is neither a file of values (.npy, or text) nor a guess: {closest(name, list(GUESSES))}; "
             f"guesses are {WORDS}"
         )
-    return _of_values(_read(path), d, f"{path.name}, given")
+    return _spectrum_of_values(_read(path), d, f"{path.name}, given")
 
 
 def _read(path: Path) -> np.ndarray:
@@ -110,7 +110,7 @@ def _real(values: np.ndarray) -> np.ndarray:
     return np.asarray(values, np.float64)
 
 
-def _of_values(values: np.ndarray, d: int, said: str) -> Spectrum:
+def _spectrum_of_values(values: np.ndarray, d: int, said: str) -> Spectrum:
     if not 0 < len(values) <= MOST_VALUES or not np.isfinite(values).all() or not values.any():
         raise BadInputError(f"{said}: a spectrum is 1 to {MOST_VALUES} finite numbers that are not all zero")
     require(len(values) <= d, f"{said}: {len(values)} values, but the data have at most {d}; leave the others out")
@@ -120,7 +120,7 @@ def _of_values(values: np.ndarray, d: int, said: str) -> Spectrum:
     return Spectrum(values=np.concatenate([falling, rest]), scaled=True, known=len(values), said=said + more)
 
 
-def _guessed(name: str, text: str, d: int) -> Spectrum:
+def _parse_guess(name: str, text: str, d: int) -> Spectrum:
     parts = [part.strip() for part in text[len(name) + 1 :].split(",") if part.strip()]
     largest = [part.partition("=")[2] for part in parts if part.startswith("largest=")]
     plain = [part for part in parts if not part.startswith("largest=")]

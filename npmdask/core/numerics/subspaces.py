@@ -250,12 +250,12 @@ def project_out(vectors: np.ndarray, found: Block) -> np.ndarray:
     """
     if not found.shape[1]:
         return vectors
-    projected = vectors - _along(vectors, found)
-    projected -= _along(projected, found)
+    projected = vectors - _project_onto(vectors, found)
+    projected -= _project_onto(projected, found)
     return projected
 
 
-def _along(vectors: np.ndarray, found: Block) -> np.ndarray:
+def _project_onto(vectors: np.ndarray, found: Block) -> np.ndarray:
     """``U U^T v``. Of one column the same bits without a matrix product, which is several times slower there."""
     parts = vectors @ found
     return parts * found[:, 0] if found.shape[1] == 1 else parts @ found.T

@@ -80,10 +80,10 @@ class UpperBlocks:
         multiplied as dense ones, with each other and with the entries of the others.
         """
         columns, blocks = rows.tocsc(), self.each(held)
-        full = _fullest(columns, min(self.side, FILLED // max(rows.shape[0], 1)))
+        full = _fullest_columns(columns, min(self.side, FILLED // max(rows.shape[0], 1)))
         if len(full):
             filled = columns[:, full].toarray()
-            columns = _without(columns, full)
+            columns = _without_columns(columns, full)
             beside = columns.T @ filled  # d x full: products of every column with a filled one
             beside[full] = filled.T @ filled
         for left in self.edges:
@@ -145,7 +145,7 @@ class UpperBlocks:
             out[left, right], out[right, left] = block, block.T
 
 
-def _fullest(columns: csc_matrix, most: int) -> np.ndarray:
+def _fullest_columns(columns: csc_matrix, most: int) -> np.ndarray:
     """The columns, ``most`` at most, that are multiplied sooner filled in than by pairs of their entries; ascending."""
     lengths = np.diff(columns.indptr)
     fullest = np.argsort(-lengths, kind="stable")[:most]
@@ -153,7 +153,7 @@ def _fullest(columns: csc_matrix, most: int) -> np.ndarray:
     return np.sort(chosen) if len(chosen) >= FEWEST else chosen[:0]
 
 
-def _without(columns: csc_matrix, emptied: np.ndarray) -> csc_matrix:
+def _without_columns(columns: csc_matrix, emptied: np.ndarray) -> csc_matrix:
     """The same with these columns empty."""
     lengths = np.diff(columns.indptr)
     kept = np.ones(len(lengths), bool)
@@ -340,7 +340,7 @@ class GramMatrix(BySlabs):
     def _add_sparse(self, gram: np.ndarray, rows: csr_matrix, most: float) -> None:
         """``gram += rows^T rows``: by pairs of entries, or filled in where a row has so many that this takes less."""
         lengths, d = np.diff(rows.indptr).astype(np.float64), self.block_rows
-        dtype = np.dtype(np.float32 if self._in_single(most, [rows.data]) else np.float64)
+        dtype = np.dtype(np.float32 if self._fits_float32(most, [rows.data]) else np.float64)
         full = DENSE_COST[dtype] * d**2
         many = PAIR_COST * lengths**2 > full
         if full * (many.sum() + SUMMING) >= PAIR_COST * (lengths[many] ** 2).sum():
@@ -354,7 +354,7 @@ class GramMatrix(BySlabs):
                 some = filled[start : start + STRIP_ROWS].astype(dtype, copy=False)
                 self.blocks.add_rows(gram, some.toarray(out=held[: some.shape[0]]))
 
-    def _in_single(self, most: float, values: list[np.ndarray], heaviest: float = 1.0) -> bool:
+    def _fits_float32(self, most: float, values: list[np.ndarray], heaviest: float = 1.0) -> bool:
         """Say whether a strip of ``values`` is multiplied in float32.
 
         Integers up to ``most`` are where that makes no error; other values where that was asked for and loses nothing
@@ -425,7 +425,7 @@ class GramMatrix(BySlabs):
             total = self.join(total, Partial(cut, ReadStats()))
         d, exact = self.block_rows, float(total.sums["bound"][0]) < math.inf
         out = np.empty((d, d + block.shape[1] + 2))
-        image, mean, squares = (self._of_integers if exact else self._of_floats)(dict(total.sums), out[:, :d], block)
+        image, mean, squares = (self._integer_sums if exact else self._float_sums)(dict(total.sums), out[:, :d], block)
         matrix, scale = out[:, :d], self.view.on_columns(np.ones((d, 1)))[:, 0]
         if (scale != 1).any():
             matrix *= np.outer(scale, scale)
@@ -441,7 +441,7 @@ class GramMatrix(BySlabs):
         """Split what ``finish`` has made: the matrix with its product, and the moments of columns by name."""
         return product[:, :-2], {"column_mean": product[:, -2], "column_std": product[:, -1]}
 
-    def _of_floats(self, sums: Sums, matrix: np.ndarray, block: Block) -> tuple[Block, np.ndarray, np.ndarray]:
+    def _float_sums(self, sums: Sums, matrix: np.ndarray, block: Block) -> tuple[Block, np.ndarray, np.ndarray]:
         """Write the matrix; its product, and mean and sum of squares (about the mean) of every column."""
         rows, seen = self.view.weight_of_rows(self.reader.shape[0]), self.view.on_columns(block)
         if self.of_csr:
@@ -456,7 +456,7 @@ class GramMatrix(BySlabs):
             image = image + np.outer(rows * mean, mean @ seen)
         return image, mean, squares
 
-    def _of_integers(self, sums: Sums, matrix: np.ndarray, block: Block) -> tuple[Block, np.ndarray, np.ndarray]:
+    def _integer_sums(self, sums: Sums, matrix: np.ndarray, block: Block) -> tuple[Block, np.ndarray, np.ndarray]:
         """The same of integers, all of whose sums are exact."""
         rows, total = float(self.reader.shape[0]), sums["mean"]
         about = self.blocks.centred(sums["gram"], total, rows) if self.view.centres else sums["gram"]
@@ -515,7 +515,7 @@ class DenseRows:
         rows, most = len(tile[0][1]), math.inf
         weights = None if self._weights is None else self._weights[numbers]
         if weights is not None and not self._count:  # up to the first rows that weigh something
-            self._leave_integers(tile, weights)
+            self._switch_to_floats(tile, weights)
         if self._bound < math.inf:
             most = max(largest_integer(values, self._of.origin) for _, values in tile)
             after = self._bound + most * most * rows
@@ -523,13 +523,13 @@ class DenseRows:
                 self._bound = after
             else:
                 most = math.inf
-                self._leave_integers(tile)
+                self._switch_to_floats(tile)
         exact = most < math.inf
         height = STRIP_ROWS
         if exact:
             height = min(height, int(EXACT_SINGLE // max(most, self._most, 1.0) ** 2))
         heaviest, parts = 1.0 if weights is None else float(weights.max()), [values for _, values in tile]
-        single = height >= LEAST_ROWS if exact else self._of._in_single(most, parts, heaviest)
+        single = height >= LEAST_ROWS if exact else self._of._fits_float32(most, parts, heaviest)
         dtype = np.dtype(np.float32 if single else np.float64)
         height = height if single else STRIP_ROWS
         if self._strip.dtype != dtype or self._filled >= height:
@@ -579,10 +579,10 @@ class DenseRows:
                 rows *= np.sqrt(weights[start:stop])[:, None]
             self._image += rows.T @ (rows @ self._seen)
 
-    def _leave_integers(self, tile: Tile, weights: np.ndarray | None = None) -> None:
+    def _switch_to_floats(self, tile: Tile, weights: np.ndarray | None = None) -> None:
         """Go on about a mean: that of the integers so far, or that of the first rows, by their ``weights``."""
         self.flush()
-        sums = self._of.about_mean(self._as_they_are()) if self._count else None
+        sums = self._of.about_mean(self._raw_sums()) if self._count else None
         self._bound = math.inf
         parts = [_mean(values, weights) for _, values in tile]
         mean = sums["mean"] if sums is not None else np.concatenate(parts)
@@ -600,7 +600,7 @@ class DenseRows:
                 self._count * moved,
             )
 
-    def _as_they_are(self) -> Sums:
+    def _raw_sums(self) -> Sums:
         """Return the sums of integers: about the origin."""
         image, count, bound = self._blocks.times(self._gram, self._seen), float(self._count), self._bound
         sums = {"count": np.array([count]), "bound": np.array([bound]), "mean": self._total, "gram": self._gram}
@@ -610,7 +610,7 @@ class DenseRows:
         """Return what the rows give together."""
         self.flush()
         if self._bound < math.inf:
-            return self._as_they_are()
+            return self._raw_sums()
         away = self._total / self._count if self._count else self._total
         sums = {
             "count": np.array([float(self._count)]),
@@ -666,13 +666,13 @@ def _batches(pieces: Iterator[csr_matrix]) -> Iterator[csr_matrix]:
     for piece in pieces:
         waiting.append(piece)
         if sum(each.nnz for each in waiting) >= BATCH_ENTRIES or sum(each.shape[0] for each in waiting) >= BATCH_ROWS:
-            yield from _cut(waiting)
+            yield from _row_batches(waiting)
             waiting = []
     if waiting:
-        yield from _cut(waiting)
+        yield from _row_batches(waiting)
 
 
-def _cut(pieces: list[csr_matrix]) -> Iterator[csr_matrix]:
+def _row_batches(pieces: list[csr_matrix]) -> Iterator[csr_matrix]:
     """``pieces`` one below the other, in parts; the list is emptied, so that they are held once."""
     rows = pieces[0] if len(pieces) == 1 else vstack(pieces, format="csr")
     pieces.clear()

@@ -131,7 +131,7 @@ class TiledGram(BySlabs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Half(TiledGram):
+class _HalfStep(TiledGram):
     """Common part of both halves of a step: picking out the entries in a range of columns."""
 
     rows: BlockFile  # Z
@@ -145,7 +145,7 @@ class _Half(TiledGram):
             yield first + start, piece[start : start + SPARSE_ROWS] if piece.shape[0] > SPARSE_ROWS else piece
 
 
-def _within(rows: csr_matrix, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _entries_within(rows: csr_matrix, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pointers, columns (from ``start``) and float64 values of the entries in columns from ``start`` to ``stop``."""
     pointers, columns, values = rows.indptr, rows.indices, rows.data
     if start > 0 or stop < rows.shape[1]:
@@ -161,7 +161,7 @@ def _within(rows: csr_matrix, start: int, stop: int) -> tuple[np.ndarray, np.nda
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsByRange(_Half):
+class RowsByRange(_HalfStep):
     """``Z += A X`` for columns of the data from ``start`` on, as many as the block has rows.
 
     Parameters
@@ -185,7 +185,7 @@ class RowsByRange(_Half):
     def _add(self, first: int, strip: csr_matrix, block: Block) -> None:
         height, p = strip.shape[0], block.shape[1]
         z = np.zeros((height, p)) if self.before is None else self.before.read(slice(first, first + height))
-        pointers, columns, values = _within(strip, self.start, self.start + len(block))
+        pointers, columns, values = _entries_within(strip, self.start, self.start + len(block))
         _sparsetools.csr_matvecs(height, len(block), p, pointers, columns, values, block.ravel(), z.ravel())
         self.rows.write(first, z)
 
@@ -204,7 +204,7 @@ class RowsByRange(_Half):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnsByRange(_Half):
+class ColumnsByRange(_HalfStep):
     """``A^T Z``, written to ``product``, a range of columns for each unit of the pass: each reads all of the data.
 
     Parameters
@@ -263,7 +263,7 @@ class ColumnsByRange(_Half):
                 at += here.shape[0]
         largest = 0.0
         for part in tiles:
-            seen = self._seen(total[part.start - start : part.stop - start], part)
+            seen = self._viewed_product(total[part.start - start : part.stop - start], part)
             require_finite({"product": seen}, self.reader, range(self.reader.units))
             largest = max(largest, float(seen.max()), -float(seen.min()))
             self.product.write(part.start, seen)
@@ -272,10 +272,10 @@ class ColumnsByRange(_Half):
     def _add(self, first: int, strip: csr_matrix, total: Block, start: int) -> None:
         height, p = strip.shape[0], total.shape[1]
         z = self.rows.read(slice(first, first + height))
-        pointers, columns, values = _within(strip, start, start + len(total))
+        pointers, columns, values = _entries_within(strip, start, start + len(total))
         _sparsetools.csc_matvecs(len(total), height, p, pointers, columns, values, z.ravel(), total.ravel())
 
-    def _seen(self, total: Block, part: slice) -> Block:
+    def _viewed_product(self, total: Block, part: slice) -> Block:
         view = columns_of(self.view, part)
         if view.shift is not None:
             assert self.mean_product is not None

@@ -88,7 +88,7 @@ def _with_blocks(request: Request, source: Source, resources: Resources, store: 
         return replace(request, algorithm="power", options=ON_DISK) if ours else request
     if resources.memory is None or resources.workers or resources.cluster or resources.device == "cuda":
         return request
-    if request.algorithm in FORMED or _fits(make_problem(source, request), resources):
+    if request.algorithm in FORMED or _fits_memory(make_problem(source, request), resources):
         return request
     return replace(request, algorithm="power", options=ON_DISK)
 
@@ -111,13 +111,13 @@ def _route(request: Request, source: Source, resources: Resources, store: str | 
     rows, columns = source.shape[0], source.dimension
     rank = None if request.iteration_rank == "auto" else request.iteration_rank
     formed = make_problem(source, replace(request, algorithm=name, iteration_rank=rank))
-    if not _fits(formed, resources):
+    if not _fits_memory(formed, resources):
         return "auto"
     sooner = features.found("choices", "forming") if _worth_timing(source, resources) else None
     if sooner is not None:
         asked = replace(request, algorithm="krylov", iteration_rank=rank)
         blocks = make_problem(source, with_options(asked, source, resources, None))
-        return name if sooner(formed, blocks, resources) and _fits(formed, resources) else "auto"
+        return name if sooner(formed, blocks, resources) and _fits_memory(formed, resources) else "auto"
     if name == "row-gram":
         forming = rows / ROWS_A_PASS * (1 + ROWS_DECOMPOSED * rows / columns)
         return name if forming + 2 <= PASSES else "auto"
@@ -135,7 +135,7 @@ def _worth_forming(name: str, source: Source) -> bool:
     return rows * columns >= MANY_ENTRIES and at_once <= MOST_OF_COLUMNS
 
 
-def _fits(problem: Problem, resources: Resources) -> bool:
+def _fits_memory(problem: Problem, resources: Resources) -> bool:
     """Say whether there is memory for it beside what the processes hold, which measuring may have increased."""
     try:
         memory_for(needs_of(problem), resources, spare=SPARE)
@@ -212,7 +212,7 @@ def with_options(request: Request, source: Source, resources: Resources, store: 
     request = replace(request, algorithm="krylov")
     problem = make_problem(source, request)
     options = dict[str, Any]()
-    if _may_keep(problem, resources):
+    if _can_keep_blocks(problem, resources):
         options["basis_blocks"] = BLOCKS
     dense = source.traits.of_rows and source.reader.layout == "dense"
     large = LARGE <= source.reader.nbytes < psutil.virtual_memory().available
@@ -223,7 +223,7 @@ def with_options(request: Request, source: Source, resources: Resources, store: 
     return replace(request, options=options or None)
 
 
-def _may_keep(problem: Problem, resources: Resources) -> bool:
+def _can_keep_blocks(problem: Problem, resources: Resources) -> bool:
     """Say whether block Krylov can keep BLOCKS blocks at no cost that counts."""
     algorithm: Any = problem.algorithm
     more, p = replace(algorithm, basis_blocks=BLOCKS), algorithm.iteration_rank

@@ -27,14 +27,14 @@ def require_scale(problem: Problem, product: Block, *, first: bool) -> None:
     """
     size = float(np.abs(product).max())
     if size and not SMALLEST < size < LARGEST:
-        raise BadInputError(_out_of_scale(f"products with {problem.source.path} are", size))
+        raise BadInputError(_scale_text(f"products with {problem.source.path} are", size))
     if first and not size and problem.derived is None and problem.recipe is None:
         entry = _largest_entry(problem.source.reader)
         if 0 < entry < SMALLEST:
-            raise BadInputError(_out_of_scale(f"the largest entry of {problem.source.path} is", entry))
+            raise BadInputError(_scale_text(f"the largest entry of {problem.source.path} is", entry))
 
 
-def _out_of_scale(what: str, size: float) -> str:
+def _scale_text(what: str, size: float) -> str:
     return (
         f"{what} of size {size:.0e}, whose squares float64 cannot hold: multiply the data by a constant that brings "
         "them near 1"

@@ -239,7 +239,7 @@ def components_of_run(
     data, labels = spec["data"], labels_of_run(held)
     aspects = tuple(kept_aspects(held, spec) if aspects is None else aspects)
     known = known_of_run(held, spec, aspects) | {"labels": labels}
-    known["choice"] = _chosen_by(held, spec.get("source") or (source.path if source else ""))
+    known["choice"] = _chosen_columns(held, spec.get("source") or (source.path if source else ""))
     if (reading := known["reading"]) is not None:
         known |= reading.scoring(held, basis)
     if not (data["center"] or data["scale"]):
@@ -272,7 +272,7 @@ def view_of_run(aspects: Iterable[Aspect], spec: dict[str, Any], missing: Any) -
     )
 
 
-def _chosen_by(held: RunStore, source: str) -> Choice | None:
+def _chosen_columns(held: RunStore, source: str) -> Choice | None:
     """The names of the columns that a run chose, or where they have none its choice; None: it chose none."""
     choice, part = addressed(source)[1], held.read_part("labels")
     names = None if choice is None or part is None else part[0].get("columns-0")

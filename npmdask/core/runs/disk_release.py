@@ -115,7 +115,7 @@ class DiskRelease(PlainRelease):
         if "largest" not in done:
             self._forward(space, basis, step, done)
         if "largest" not in done or self._operator.reader.checksums is None:  # which this pass takes
-            self._back(space, basis, product, step, done)
+            self._adjoint(space, basis, product, step, done)
         require_scale(self._problem, np.array(done["largest"]), first=not self._history)
         self._readings = done["readings"]
         released: Any = product
@@ -135,7 +135,7 @@ class DiskRelease(PlainRelease):
         held = tiles_held(self._problem, self._session.memory.held)
         while done["columns"] < basis.shape[0]:
             first = next(number for number, part in enumerate(tiles) if part.start == done["columns"])
-            block = _seen(operator.view, basis, range(first, min(first + held, len(tiles))))
+            block = _viewed_tiles(operator.view, basis, range(first, min(first + held, len(tiles))))
             half = RowsByRange(
                 **attributes(operator, "reader", "weight", "view"),
                 rows=space.rows(done["rows"] + 1, shape),
@@ -147,12 +147,12 @@ class DiskRelease(PlainRelease):
             del block  # before the next one is made
             space.note(step, done)
 
-    def _back(self, space: Workspace, basis: BlockFile, product: BlockFile, step: int, done: dict[str, Any]) -> None:
+    def _adjoint(self, space: Workspace, basis: BlockFile, product: BlockFile, step: int, done: dict[str, Any]) -> None:
         """``A^T Z``, in the place of the product."""
         operator, memory = self._operator, self._session.memory
         mean, along = operator.view.shift, np.zeros(basis.shape[1])
         for number, part in enumerate(basis.tiles if mean is not None else []):
-            along += mean[part] @ _seen(operator.view, basis, range(number, number + 1))
+            along += mean[part] @ _viewed_tiles(operator.view, basis, range(number, number + 1))
         half = ColumnsByRange(
             **attributes(operator, "reader", "weight", "view"),
             rows=space.rows(done["rows"], (operator.reader.shape[0], basis.shape[1])),
@@ -174,7 +174,7 @@ class DiskRelease(PlainRelease):
             done[name] += count
         return found
 
-    def _said(self) -> dict[str, Any]:
+    def _history_facts(self) -> dict[str, Any]:
         return {"readings": self._readings}
 
     def _data_passes(self, history: list[dict[str, Any]]) -> int:
@@ -205,7 +205,7 @@ def _no_pass(operator: Any) -> Any:
     raise AssertionError("a sparse matrix has no pass for left vectors")
 
 
-def _seen(view: Any, basis: BlockFile, numbers: range) -> Block:
+def _viewed_tiles(view: Any, basis: BlockFile, numbers: range) -> Block:
     """Some tiles of X as one array, as the view has columns."""
     parts = [basis.tiles[number] for number in numbers]
     found = np.empty((parts[-1].stop - parts[0].start, basis.shape[1]))

@@ -107,7 +107,7 @@ def solve_in(problem: Problem, session: Session) -> Solution:
         release: Any = (problem.route or PLAIN).release(problem, session)
         with closing(release):
             known = held.read_part("result")
-            found = known or _answered(problem, release, session)
+            found = known or _run_steps(problem, release, session)
             if "left_rotation" in found[0] and not left_is_whole(held.path, found[0]):
                 _rebuild_left(problem, release, session, *found)
             release.settle()
@@ -127,7 +127,7 @@ def solve_in(problem: Problem, session: Session) -> Solution:
     return solution
 
 
-def _answered(problem: Problem, release: Release, session: Session) -> Any:
+def _run_steps(problem: Problem, release: Release, session: Session) -> Any:
     """The answer, after all steps that are not done yet."""
     session.plan(needs_of(problem))  # before a state that may be larger than what is allowed
     require_disk(problem, session)
@@ -190,12 +190,12 @@ def _solution(
         assurance=with_assurance(problem.kind, arrays, meta)["assurance"],
         certificate=meta.get("certificate"),
         prediction=prediction_facts(session.telemetry(), len(meta["history"])),
-        analysed=_analysed(problem, session, arrays["basis"]),
+        analysed=_describe_data(problem, session, arrays["basis"]),
     )
     return replace(solution, **release.shown(solution, arrays, meta))
 
 
-def _analysed(problem: Problem, session: Session, basis: Block) -> Analysed:
+def _describe_data(problem: Problem, session: Session, basis: Block) -> Analysed:
     """Describe the data as far as a reader without them needs; of a release only what everybody knows."""
     source, public, request, found = problem.source, problem.recipe is None, problem.request, None
     if not source.traits.without_rows and len(basis) == source.shape[1]:

@@ -75,16 +75,16 @@ class StoredRun(Resumable):
             try:
                 problem = problem_of(held)
             except DataGoneError as error:
-                if stop or (answered := _as_stored(held, error.why)) is None:
+                if stop or (answered := _stored_answer(held, error.why)) is None:
                     raise
                 return answered
             begun = (held.read_spec() or {})["data"].get("fingerprint")
             if not stop and problem.spec()["data"]["fingerprint"] != begun:
-                if (answered := _as_stored(held, f"{problem.source.path} has changed since")) is not None:
+                if (answered := _stored_answer(held, f"{problem.source.path} has changed since")) is not None:
                     return answered
             resources = resources_of(held, **changed_resources(changes))
             if stop:
-                problem = _restop(held, problem, stop, resources)
+                problem = _change_stopping(held, problem, stop, resources)
             return drive(problem, held, resources, observer)
 
 
@@ -169,7 +169,7 @@ def changed_resources(changes: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _restop(held: RunStore, problem: Problem, changed: dict[str, Any], resources: Resources) -> Problem:
+def _change_stopping(held: RunStore, problem: Problem, changed: dict[str, Any], resources: Resources) -> Problem:
     """The problem under another stopping rule; the steps stay, the answer is made again, if ``resources`` suffice."""
     if problem.protected:
         raise RefusedError(
@@ -199,7 +199,7 @@ def _restop(held: RunStore, problem: Problem, changed: dict[str, Any], resources
     return other
 
 
-def _as_stored(held: RunStore, why: str) -> Solution | None:
+def _stored_answer(held: RunStore, why: str) -> Solution | None:
     """The answer of a finished run whose data are gone or have changed (``why``); None where there is none of rows."""
     spec = held.read_spec() or {}
     if held.part_meta("result") is None or not is_of_rows(spec) or not is_public(spec):

@@ -192,7 +192,7 @@ class Observers(Observer):
         self._members = members
 
 
-def _to_each(event: str) -> Any:
+def _broadcast(event: str) -> Any:
     """The method of several observers that tells each of them of ``event``."""
 
     @wraps(getattr(Observer, event))
@@ -204,7 +204,7 @@ def _to_each(event: str) -> Any:
 
 
 for _event in filter(lambda name: name.startswith("on_"), vars(Observer)):
-    setattr(Observers, _event, _to_each(_event))
+    setattr(Observers, _event, _broadcast(_event))
 
 
 class StageObserver(Observers):
@@ -253,32 +253,32 @@ class LogObserver(Observer):
 
     def on_plan(self, plan: MemoryPlan) -> None:
         where = f"{plan.workers} processes x {plan.threads} threads" if plan.workers else f"{plan.threads} threads"
-        self._tell("plan", f"{where}, predicted peak {plan.predicted_peak / 2**20:.0f} MiB", limit=plan.limit)
+        self._log_event("plan", f"{where}, predicted peak {plan.predicted_peak / 2**20:.0f} MiB", limit=plan.limit)
 
     def on_pass(self, label: str, total_bytes: int, total_chunks: int) -> None:
-        self._tell("pass", f"a pass begins: {label}", **({} if self._private else {"bytes": total_bytes}))
+        self._log_event("pass", f"a pass begins: {label}", **({} if self._private else {"bytes": total_bytes}))
 
     def on_step(self, step: Step) -> None:
         if self._private:
-            self._tell("step", f"step {step.number} is released", step=step.number)
+            self._log_event("step", f"step {step.number} is released", step=step.number)
             return
         said = f"step {step.number} is committed: worst relative residual {step.worst_residual:.2e}"
         facts = {"residual": finite(step.worst_residual), "seconds": round(step.seconds, 4), "bytes": step.bytes_read}
-        self._tell("step", said, step=step.number, **facts)
+        self._log_event("step", said, step=step.number, **facts)
 
     def on_measurement(self, measurement: Any) -> None:
         said = f"measured after {measurement.rows} rows: {measurement.size}"
         facts = {"rows": measurement.rows, "change": measurement.change, "explained": measurement.explained}
-        self._tell("measurement", said, step=measurement.steps, **{name: finite(x) for name, x in facts.items()})
+        self._log_event("measurement", said, step=measurement.steps, **{name: finite(x) for name, x in facts.items()})
 
     def on_stream_end(self, solution: Any) -> None:
         facts = {"outcome": solution.outcome.name, "rows": solution.rows, "new_rows": solution.new_rows}
-        self._tell("end", solution.outcome.sentence, step=solution.steps, **facts)
+        self._log_event("end", solution.outcome.sentence, step=solution.steps, **facts)
 
     def on_end(self, solution: Solution) -> None:
-        self._tell("end", solution.outcome.sentence, step=solution.steps, outcome=solution.outcome.name)
+        self._log_event("end", solution.outcome.sentence, step=solution.steps, outcome=solution.outcome.name)
 
-    def _tell(self, event: str, message: str, **facts: Any) -> None:
+    def _log_event(self, event: str, message: str, **facts: Any) -> None:
         tell(event, message, run=self._run, stage=self._stage, timeless=self._private, **facts)
 
 

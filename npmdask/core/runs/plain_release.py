@@ -93,13 +93,13 @@ class PlainRelease:
         released = problem.mechanism.release(product, block=query.block, entropy=problem.request.seed, step=step)
         return Released(
             product=released,
-            said=self._said(),
+            said=self._history_facts(),
             bytes_read=self._record.bytes_read,
             chunks=self._record.chunks,
             seconds=seconds,
         )
 
-    def _said(self) -> dict[str, Any]:
+    def _history_facts(self) -> dict[str, Any]:
         """Return what the history says of the product."""
         return {}
 
@@ -143,7 +143,7 @@ class PlainRelease:
         passes = self._data_passes(history)
         passes += problem.needs_moments + (problem.start.passes if problem.start else 0)
         if not is_ours(problem.algorithm):
-            result, view, outcome = self._verified(result, view, outcome)
+            result, view, outcome = self._verify_answer(result, view, outcome)
             passes += 1
         share = problem.share if isinstance(problem.share, float) else None
         result, explained, outcome = settle(result, outcome, self._trace, share)
@@ -163,7 +163,7 @@ class PlainRelease:
             "outcome": asdict(outcome),
             "explained_share": explained,
             "facts": self._facts_of(result),
-            **self._stated(view),
+            **self._answer_facts(view),
         }
         meta |= outcome_facts(outcome, assured) | {"history": history, "total_data_passes": passes}
         noticeable = not problem.request.center or self._source.labels is not None  # else there is nothing to note
@@ -180,7 +180,7 @@ class PlainRelease:
         """Over the data, in all steps; of a stored Gram a step reads none."""
         return len(history) * bool(self._operator.pass_bytes)
 
-    def _verified(self, result: Result, view: StepView, outcome: Outcome) -> tuple[Result, StepView, Outcome]:
+    def _verify_answer(self, result: Result, view: StepView, outcome: Outcome) -> tuple[Result, StepView, Outcome]:
         """The answer of an algorithm from outside, from one pass with its vectors: what it says is no evidence.
 
         Raises
@@ -211,7 +211,7 @@ class PlainRelease:
         found = Result(facts=result.facts, **attributes(pairs, "values", "vectors", "products", "residual_norms"))
         return found, view, outcome
 
-    def _stated(self, view: StepView) -> dict[str, Any]:
+    def _answer_facts(self, view: StepView) -> dict[str, Any]:
         """Return what the answer says of those who hold the data."""
         return {}
 

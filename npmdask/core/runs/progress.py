@@ -140,20 +140,20 @@ class Work:
         return min((self.done + self.part) / self.expected, 1.0)
 
     def _per_pass(self) -> float | None:
-        return sum(self._seconds) / len(self._seconds) if self._seconds else self._this_pass()
+        return sum(self._seconds) / len(self._seconds) if self._seconds else self._pass_seconds()
 
-    def _this_pass(self) -> float | None:
+    def _pass_seconds(self) -> float | None:
         """Seconds of the whole pass that is under way, as far as it came by now."""
         if not self._open or not self._total:
             return None
         read, seconds = (self._part_bytes - max(self._before, 0)) / self._total, self._now() - self._pass_at
         return seconds / read if read >= ENOUGH and seconds >= LEAST_SECONDS else None
 
-    def _measured_left(self) -> float | None:
+    def _measured_seconds_left(self) -> float | None:
         if self.unit == RELEASE:
             return None
         if self.unit == "pass" and self.expected is None:
-            alone = self._this_pass()
+            alone = self._pass_seconds()
             return None if alone is None else alone * (1.0 - self.part)
         if self.expected is None or self.fraction is None:
             return None
@@ -167,7 +167,7 @@ class Work:
     @property
     def seconds_left(self) -> float | None:
         """Until it is done, following what is measured slowly enough to be read; None: unknown."""
-        measured, now = self._measured_left(), self._now()
+        measured, now = self._measured_seconds_left(), self._now()
         if measured is None:
             self._end = None
             return None
@@ -416,15 +416,15 @@ class _Page:
     def changed(self, work: Work) -> None:
         if time.monotonic() - self._last >= PAGE_SECONDS:
             self._last = time.monotonic()
-            self._put(work.line(), work.fraction)
+            self._update_display(work.line(), work.fraction)
 
     def say(self, text: str) -> None:
-        self._put(text, 1.0 if text.startswith("done") else self._work.fraction)
+        self._update_display(text, 1.0 if text.startswith("done") else self._work.fraction)
 
     def close(self) -> None:
         pass
 
-    def _put(self, text: str, share: float | None) -> None:
+    def _update_display(self, text: str, share: float | None) -> None:
         display = sys.modules["IPython"].display.display  # there, or this would be no notebook
 
         value = "" if share is None else f" value='{share:.3f}'"

@@ -103,12 +103,12 @@ def needs_of(problem: Problem) -> list[Need]:
     blocks += CLOSING if problem.source.parts == 2 else 0
     locked = problem.locked.result.vectors.shape[1] if problem.locked else 0
     return [
-        Need(operator, problem.algorithm.iteration_rank, blocks, locked, _chosen(problem))
+        Need(operator, problem.algorithm.iteration_rank, blocks, locked, _chosen_option(problem))
         for operator in problem.sides()
     ]
 
 
-def _chosen(problem: Problem) -> Chosen | None:
+def _chosen_option(problem: Problem) -> Chosen | None:
     """Return the option that decides the columns of a block of ``problem``."""
     if problem.traits.cube:
         return Chosen("restarts")

@@ -122,7 +122,7 @@ def bind_spec(
     return [noted] * bool(noted) + changes_of(spec.get("environment", {}), environment())
 
 
-def _the_same(table: str, name: str, held: Any, value: Any, wanted: Mapping[str, Any]) -> bool:
+def _is_same_value(table: str, name: str, held: Any, value: Any, wanted: Mapping[str, Any]) -> bool:
     """Say whether two values mean one and the same, as the feature says that wrote them."""
     if (table, name) == ("algorithm", "target_rank"):
         word = wanted[table]["name"]
@@ -137,7 +137,7 @@ def _differences(wanted: dict[str, Any], found: dict[str, Any]) -> list[str]:
     for table, fields in wanted.items():
         for name, value in fields.items():
             held = found.get(table, {}).get(name)
-            if held != value and not _the_same(table, name, held, value, wanted):
+            if held != value and not _is_same_value(table, name, held, value, wanted):
                 differences.append(f"{table}.{name} ({held!r} in the checkpoint, {value!r} now)")
     # What the checkpoint has and this run does not is a difference, too: the operator of a stage or of the dilation.
     for table in tables_of(found):
@@ -173,7 +173,7 @@ def require_same_run(wanted: dict[str, Any], found: dict[str, Any], store: str, 
             "store that was not ingested, the times of its files count too: ingest data that are copied or touched"
         )
     remedy = f"go on with the old parameters (`npmdask resume {quote(store)}`)"
-    if rule := _stops_otherwise(wanted, found):
+    if rule := _resume_options(wanted, found):
         remedy = f"go on with its steps under the new rule (`npmdask resume {quote(store)} {rule}`)"
     if wanted["version"] != found.get("version"):
         remedy = f"go on with this one by npmdask {found.get('version', {}).get('npmdask')}"
@@ -183,7 +183,7 @@ def require_same_run(wanted: dict[str, Any], found: dict[str, Any], store: str, 
     )
 
 
-def _stops_otherwise(wanted: dict[str, Any], found: dict[str, Any]) -> str:
+def _resume_options(wanted: dict[str, Any], found: dict[str, Any]) -> str:
     """The options of ``npmdask resume`` that make the run in a store one of the parameters ``wanted``; "": none do."""
     tables = wanted.keys() | {*tables_of(found)}
     if not is_public(wanted) or any(wanted.get(t) != found.get(t) for t in tables - {"stop"}):
@@ -380,10 +380,10 @@ def find_start(earlier: str | Path, store: str | Path | None) -> Start:
         return kept
     _require_startable(RunStore(path))
     start = start_of(RunStore(path))
-    return start if store is None else _as_begun(start, RunStore(store))
+    return start if store is None else _start_as_begun(start, RunStore(store))
 
 
-def _as_begun(start: Start, held: RunStore) -> Start:
+def _start_as_begun(start: Start, held: RunStore) -> Start:
     """``start`` as a run in ``held`` began with it: with no random columns, if that was before there were any."""
     run = (held.read_spec() or {}).get("run", {})
     old = run.get("starts_from") == start.identity and "random_columns" not in run

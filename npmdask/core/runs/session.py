@@ -90,7 +90,7 @@ class Session:
     def _close_executor(self) -> None:
         if self._executor is not None:
             with suppress(Exception) if sys.exc_info()[1] else nullcontext():  # workers that are lost hold nothing
-                self._leave_device()
+                self._close_device()
             self._executor.close()
             self._executor = None
 
@@ -115,7 +115,7 @@ class Session:
                 self.log("device", **asdict(self.device))
         self.warnings += changed_device(self.store, self.device.facts if self.device else None)
 
-    def _leave_device(self) -> None:
+    def _close_device(self) -> None:
         if self._device is not None and self.device is not None and self._executor is not None:
             peak = max(self._executor.everywhere(self._device.end))
             self.device = replace(self.device, peak=max(peak, self.device.peak))

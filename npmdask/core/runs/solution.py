@@ -290,7 +290,7 @@ class Solution(Postprocessing):
     @property
     def mean(self) -> np.ndarray | None:
         """Return the mean that is subtracted from rows before scoring (d); None if the run was not centred."""
-        return self._found.mean
+        return self._row_components.mean
 
     def scores(self, source: Any, *, dim: str | int | None = None, missing: str = AS_RUN) -> Block:
         """
@@ -335,7 +335,7 @@ class Solution(Postprocessing):
         >>> bool(np.allclose(scores.var(axis=0, ddof=1), solution.explained_variance))
         True
         """
-        return self._found.all_scores(source, dim, missing=missing)
+        return self._row_components.all_scores(source, dim, missing=missing)
 
     def transform(self, rows: Any, *, missing: str = AS_RUN) -> Block:
         """
@@ -379,12 +379,12 @@ class Solution(Postprocessing):
         BadInputError
             Coordinates of another number of components, or a run of a tensor.
         """
-        of_complex = self._found.of_complex
+        of_complex = self._row_components.of_complex
         given = number_array(scores, "the scores") if of_complex else real_array(scores, "the scores")
         given = given.astype(np.complex128 if of_complex else np.float64)
-        if given.ndim != 2 or given.shape[1] != self._found.k:
-            raise BadInputError(f"coordinates of shape {given.shape}: {self._found.k} columns are needed")
-        return self._found.rows(given)
+        if given.ndim != 2 or given.shape[1] != self._row_components.k:
+            raise BadInputError(f"coordinates of shape {given.shape}: {self._row_components.k} columns are needed")
+        return self._row_components.rows(given)
 
     def to_xarray(self) -> Any:
         """
@@ -446,7 +446,7 @@ class Solution(Postprocessing):
         return self.analysed.rows
 
     @property
-    def _found(self) -> StoredComponents:
+    def _row_components(self) -> StoredComponents:
         """The components with what rows are centred and scaled by."""
         if self.analysed.components is None:
             raise BadInputError(f"a run of kind {self.analysed.kind} has no components of rows: see its basis")
@@ -480,7 +480,7 @@ class Solution(Postprocessing):
         >>> np.allclose(patterns.T @ (v[:, None] * patterns), np.eye(2))
         True
         """
-        return self._found.patterns
+        return self._row_components.patterns
 
     def left_basis(self) -> Block:
         """

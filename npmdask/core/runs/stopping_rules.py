@@ -66,9 +66,9 @@ class LowRankRule(ResidualRule):
     def __call__(self, history: list[StepView]) -> Outcome | None:
         """The outcome after the last step of ``history``, or None to go on."""
         outcome = super().__call__(history)
-        if not history or (outcome is not None and outcome.converged) or not self._enough(history[-1]):
+        if not history or (outcome is not None and outcome.converged) or not self._is_excess_small(history[-1]):
             return outcome
-        return Outcome(name=LOW_RANK, sentence=self._captured(history[-1]))
+        return Outcome(name=LOW_RANK, sentence=self._low_rank_text(history[-1]))
 
     def rehearsed(self, algorithm: Any, state: Any, view: StepView) -> StepView:
         """``view`` with what a run would know after this step of a rehearsal, of values up to 1."""
@@ -94,10 +94,10 @@ class LowRankRule(ResidualRule):
         )
         return replace(view, excess=excess_of(evidence, self.kind))
 
-    def _enough(self, view: StepView) -> bool:
+    def _is_excess_small(self, view: StepView) -> bool:
         return view.excess <= self.low_rank_tol
 
-    def _captured(self, view: StepView) -> str:
+    def _low_rank_text(self, view: StepView) -> str:
         worst, k = float(self.relative(view).max(initial=0.0)), len(view.ritz_values)
         places = max(3, 1 - math.floor(math.log10(self.low_rank_tol)))
         times = f"{math.ceil((1 + view.excess) * 10**places) / 10**places:.{places}f}"  # a bound: rounded up
@@ -107,10 +107,10 @@ class LowRankRule(ResidualRule):
             f"turn (worst relative residual {worst:.1e}): for them, `npmdask resume STORE --low-rank-tol 0`"
         )
 
-    def _too_short(self, history: list[StepView]) -> str:
+    def _max_steps_text(self, history: list[StepView]) -> str:
         excess = history[-1].excess
         known = f"{1 + excess:.3g} times the least is left over" if math.isfinite(excess) else "nothing is known of it"
-        return f"{super()._too_short(history)} (for low_rank_tol = {self.low_rank_tol:g}: {known})"
+        return f"{super()._max_steps_text(history)} (for low_rank_tol = {self.low_rank_tol:g}: {known})"
 
 
 def low_rank_rule(rule: ResidualRule, low_rank_tol: float | None, kind: str, k: int, p: int) -> ResidualRule:
@@ -192,7 +192,7 @@ def settle(
 ) -> tuple[Result, float | None, Outcome]:
     """The leading components that reach ``share`` (all, without one), their part of the trace, and what to say."""
     rank = None if share is None or trace is None else smallest_rank(result.values, share * trace)
-    result = _first(result, rank or len(result.values))
+    result = _leading_part(result, rank or len(result.values))
     explained = None
     if trace is not None and trace > 0 and not (result.values < -_rounding(result.values)).any():
         explained = float(np.maximum(result.values, 0.0).sum() / trace)
@@ -204,7 +204,7 @@ def settle(
     return result, explained, replace(outcome, sentence=f"{outcome.sentence}; {said}")
 
 
-def _first(result: Result, rank: int) -> Result:
+def _leading_part(result: Result, rank: int) -> Result:
     return replace(
         result,
         values=result.values[:rank],
@@ -264,12 +264,12 @@ class ShareRule(ResidualRule):
         given_up = now.step >= self.max_steps
         if rank is not None and (given_up or (before is not None and before - rank <= rank // 20)):
             return Outcome(name="converged", sentence=f"{rank} components reach {self.share:g} of the variance")
-        if rank is None and (given_up or self._hopeless(history)):
+        if rank is None and (given_up or self._is_out_of_reach(history)):
             part = float(now.ritz_values.sum() / self.trace)
             return Outcome(name="stagnated", sentence=f"{len(now.ritz_values)} components reach {part:.4f}")
         return None
 
-    def _hopeless(self, history: list[StepView]) -> bool:
+    def _is_out_of_reach(self, history: list[StepView]) -> bool:
         """Say whether the sum, its gains falling as they do (by half, as long as that is not known), stays below."""
         sums = [float(view.ritz_values.sum()) for view in history[-3:]]
         if len(sums) < 2:

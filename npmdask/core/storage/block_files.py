@@ -67,14 +67,14 @@ class BlockFile:
         CommitError
             There is not so much.
         """
-        with self._opened(os.O_RDWR | os.O_CREAT) as file:
+        with self._open_descriptor(os.O_RDWR | os.O_CREAT) as file:
             os.ftruncate(file, self.nbytes)
             os.posix_fallocate(file, 0, self.nbytes)
 
     def read(self, rows: slice) -> np.ndarray:
         """Some rows, as an array of their own; rows that were never written are zero."""
         values = np.zeros((rows.stop - rows.start, self.shape[1]))
-        with self._opened(os.O_RDONLY) as file:
+        with self._open_descriptor(os.O_RDONLY) as file:
             left, at = values.reshape(-1).view(np.uint8).data, rows.start * self.shape[1] * 8
             while len(left):
                 count = os.preadv(file, [left[: 2**30]], at)
@@ -107,7 +107,7 @@ class BlockFile:
             The disk is full or the file system failed.
         """
         held = np.ascontiguousarray(values, np.float64)
-        with self._opened(os.O_WRONLY | os.O_CREAT) as file:
+        with self._open_descriptor(os.O_WRONLY | os.O_CREAT) as file:
             left, at = held.reshape(-1).view(np.uint8).data, start * self.shape[1] * 8
             while len(left):
                 count = os.pwrite(file, left[: 2**30], at)
@@ -119,13 +119,13 @@ class BlockFile:
 
     def flush(self) -> None:
         """Have everything on disk that was written."""
-        with self._saying():
+        with self._reporting_errors():
             fsync(self.path)
             fsync_folder(self.path.parent)
 
     @contextmanager
-    def _opened(self, flags: int) -> Iterator[int]:
-        with self._saying():
+    def _open_descriptor(self, flags: int) -> Iterator[int]:
+        with self._reporting_errors():
             file = os.open(self.path, flags | os.O_NOFOLLOW, 0o600)
             try:
                 yield file
@@ -133,7 +133,7 @@ class BlockFile:
                 os.close(file)
 
     @contextmanager
-    def _saying(self) -> Iterator[None]:
+    def _reporting_errors(self) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:

@@ -53,7 +53,7 @@ def write_bundle(
     CommitError
         The disk is full or the file system failed; nothing is left behind, whatever was there stays.
     """
-    aside = _aside(path)
+    aside = _temporary_path(path)
     try:
         aside.mkdir(parents=True, mode=0o700 if private else 0o777)
         mode = 0o600 if private else 0o666
@@ -88,7 +88,7 @@ def uncommitted(what: str, error: OSError) -> CommitError:
     )
 
 
-def _aside(path: Path) -> Path:
+def _temporary_path(path: Path) -> Path:
     """Return where it is written first: no other process writes there, not even of another machine with the same id."""
     return path.parent / f".writing-{path.name}-{os.getpid()}-{token_hex(4)}"
 
@@ -244,7 +244,7 @@ def fsync(path: Path) -> None:
 
 def write_file_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Replace ``path`` by ``data``, with ``mode`` less the umask: readers see the old or the new, never a mixture."""
-    aside = _aside(path)
+    aside = _temporary_path(path)
     try:
         with open(aside, "wb", opener=_opener(mode)) as file:
             file.write(data)

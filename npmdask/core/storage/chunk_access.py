@@ -179,7 +179,7 @@ def access_of(array: Any) -> Access:
     if (conventions := getattr(array, "conventions", None)) is not None:
         decoded = ", ".join(conventions.attributes)
         return Access("zarr", f"through zarr: the stored values are decoded ({decoded})", folder)
-    understood = _understood(array)
+    understood = _find_decoder(array)
     if isinstance(understood, str):
         return Access("zarr", f"through zarr: {understood}", folder)
     decode, name = understood
@@ -197,7 +197,7 @@ def stored_shape(array: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in getattr(array, "shards", None) or array.chunks)
 
 
-def _understood(array: Any) -> tuple[Decode, str] | str:
+def _find_decoder(array: Any) -> tuple[Decode, str] | str:
     """Return what decodes a chunk and its name (empty for plain bytes), or why that is left to zarr."""
     metadata = array.metadata
     if array.dtype.hasobject:
@@ -205,7 +205,7 @@ def _understood(array: Any) -> tuple[Decode, str] | str:
     if array.dtype.byteorder == ">":  # how values look in memory; in the file they may lie the other way round
         return "the values are big-endian"
     if metadata.zarr_format == 2:
-        return _understood_2(array)
+        return _find_decoder_v2(array)
     codecs = metadata.codecs
     shard = codecs[0] if type(codecs[0]).__name__ == "ShardingCodec" else None
     found = _inner(shard.codecs if shard else codecs, array.dtype)
@@ -235,7 +235,7 @@ def _inner(codecs: Any, dtype: np.dtype) -> tuple[Decode, str] | str:
     return Checked(decode) if checked else decode, ", ".join(names[1:])
 
 
-def _understood_2(array: Any) -> tuple[Decode, str] | str:
+def _find_decoder_v2(array: Any) -> tuple[Decode, str] | str:
     """The same of Zarr format 2, whose codecs are those of numcodecs."""
     metadata, said = array.metadata, "the array is in Zarr format 2"
     if np.dtype(metadata.dtype.to_native_dtype()).byteorder == ">":
@@ -359,7 +359,7 @@ class Shard:
 
     def __call__(self, packed: np.ndarray, whole: np.ndarray) -> None:
         """Fill ``whole`` from the bytes of a shard."""
-        ShardRows(self, partial(_part_of, packed), len(packed), whole.shape, whole.dtype)(
+        ShardRows(self, partial(_copy_part, packed), len(packed), whole.shape, whole.dtype)(
             whole.reshape(len(whole), -1), 0
         )
 
@@ -543,7 +543,7 @@ class ShardRows:
 
     def _require_size(self, at: tuple[int, int], length: int) -> None:
         if self._plain:
-            with _inside(at):
+            with _naming_inner_chunk(at):
                 require_bytes(length, self._decoded, "it has")
         if length > MOST_PACKED * self._decoded + HEADERS:
             raise ValueError(
@@ -556,7 +556,7 @@ class ShardRows:
             return
         inside = target.flags.c_contiguous
         decoded = target if inside else scratch("inner chunk", target.shape, self._dtype)
-        with _inside(at):
+        with _naming_inner_chunk(at):
             self._shard.decode(packed, decoded)
         if not inside:
             target[...] = decoded
@@ -600,7 +600,7 @@ def _neighbours(pieces: Iterable[Any], gap: int = GAP_BYTES, span: int = SPAN_BY
 
 
 @contextmanager
-def _inside(at: tuple[int, int]) -> Iterator[None]:
+def _naming_inner_chunk(at: tuple[int, int]) -> Iterator[None]:
     """Around decoding an inner chunk: errors name it."""
     try:
         yield
@@ -679,7 +679,7 @@ def opened_rows(
             yield far.rows(array, access, name, columns, some=some)
             return
         held = _bytes_of(array, name)
-        yield rows_of(array, access, partial(_part_of, held), len(held), columns)
+        yield rows_of(array, access, partial(_copy_part, held), len(held), columns)
         return
     shape, dtype = stored_shape(array), np.dtype(array.dtype)
     with _opened_file(access.folder / name) as (file, size):
@@ -692,7 +692,7 @@ def opened_rows(
             yield lambda part, first: read(part, first * line)
 
 
-def _part_of(held: np.ndarray, part: np.ndarray, offset: int) -> None:
+def _copy_part(held: np.ndarray, part: np.ndarray, offset: int) -> None:
     part[:] = held[offset : offset + len(part)]
 
 
@@ -876,7 +876,7 @@ def lost_file(array: Any, name: str) -> Exception:
     return FileNotFoundError(name)
 
 
-def _filled(array: Any, name: str) -> None:
+def _accept_missing(array: Any, name: str) -> None:
     """Let a chunk that is not there be read as the fill value."""
 
 
@@ -902,7 +902,7 @@ class Boxes:
     ) -> None:
         self.array, self.shape, self.dtype, self.name = array, tuple(array.shape), array.dtype, array.name
         self._remedy, self._before_missing = remedy, before_missing
-        self._whole = looked_at(array, _filled if fill else lost_file)
+        self._whole = looked_at(array, _accept_missing if fill else lost_file)
 
     def __getitem__(self, key: Any) -> np.ndarray:
         return self._read(lambda: self._whole[key])
@@ -1014,12 +1014,12 @@ def read_ahead(path: Path) -> None:
 
 def _ask(file: int, start: int, stop: int) -> None:
     """Ask the kernel for a range of an open file, as :func:`read_ahead`."""
-    if not _cached(file, max(start, stop - 1)):
+    if not _is_cached(file, max(start, stop - 1)):
         for at in range(start, min(stop, start + AHEAD_BYTES), AHEAD_STEP):
             os.posix_fadvise(file, at, AHEAD_STEP, os.POSIX_FADV_WILLNEED)
 
 
-def _cached(file: int, at: int) -> bool:
+def _is_cached(file: int, at: int) -> bool:
     """Say whether a byte of a file can be had without the disk: asking costs far less than advice not needed."""
     try:
         return os.preadv(file, [bytearray(1)], at, os.RWF_NOWAIT) == 1

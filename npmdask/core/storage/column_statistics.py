@@ -49,7 +49,7 @@ class ColumnSums:
         few = max(1, AT_ONCE // max(1, rows.shape[1]))
         for here in (slice(start, start + few) for start in range(0, len(rows), few)):
             own = None if weights is None else weights[here]
-            count, mean, m2 = _moments(rows[here], own) if gaps is None else _observed(rows[here], own, gaps[here])
+            count, mean, m2 = _moments(rows[here], own) if gaps is None else _gap_moments(rows[here], own, gaps[here])
             vars(self).update(merged(vars(self), {"count": count, "mean": mean, "m2": m2, "lost": 0.0}))
 
     def table(self) -> np.ndarray:
@@ -67,7 +67,7 @@ def _moments(rows: np.ndarray, weights: np.ndarray | None) -> tuple[Any, np.ndar
     return weight, mean, weights @ (rows - mean) ** 2
 
 
-def _observed(rows: np.ndarray, weights: np.ndarray | None, gaps: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray]:
+def _gap_moments(rows: np.ndarray, weights: np.ndarray | None, gaps: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray]:
     values, times = rows.astype(np.float64), (~gaps).astype(np.float64)
     values[gaps] = 0.0
     if weights is not None:
@@ -189,7 +189,7 @@ class ColumnStatistics:
         if lost is None:
             return found
         share = 1.0 if found.observed is None else np.where(found.observed > 0, found.observed, 1.0)
-        less = replace(found, error=found._off(lost / over / share), about_zero=False)
+        less = replace(found, error=found._deviation_error(lost / over / share), about_zero=False)
         return less if sparse or less.scale_error > LEAST else found
 
     def kept(self, second: str = "column_std") -> dict[str, np.ndarray]:
@@ -209,10 +209,10 @@ class ColumnStatistics:
     def off(self) -> np.ndarray:
         """Error that the deviation may have."""
         if self.error is None:
-            return self._off(relative(self.rows) * self.mean**2 if self.about_zero else 0.0)
+            return self._deviation_error(relative(self.rows) * self.mean**2 if self.about_zero else 0.0)
         return np.broadcast_to(self.error, self.mean.shape)
 
-    def _off(self, lost: Any) -> np.ndarray:
+    def _deviation_error(self, lost: Any) -> np.ndarray:
         """The same, of squares of which ``lost`` is off in the mean: besides rounding, and what the mean is off."""
         std, rounding = self.deviation, relative(self.rows)
         lost = lost + rounding * std**2 + (rounding * self.mean) ** 2

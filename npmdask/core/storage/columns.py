@@ -36,9 +36,7 @@ class Choice:
     def at(self, place: Any) -> str:
         """The address of a table with this choice."""
         parts = {"only": self.only, "leave_out": self.leave_out}
-        said = [
-            f"{key}={names if isinstance(names, str) else _written(names)}" for key, names in parts.items() if names
-        ]
+        said = [f"{key}={names if isinstance(names, str) else _encode(names)}" for key, names in parts.items() if names]
         return f"{place}?{'&'.join(said)}"
 
 
@@ -64,7 +62,7 @@ def choice_of(given: Any) -> Choice | None:
     return Choice(tuple(named) or only, tuple(out)) if only or out else None
 
 
-def _written(names: Sequence[str]) -> str:
+def _encode(names: Sequence[str]) -> str:
     """Names, and as %XX what would be read as something else."""
     marked = (name.replace("n", "%6E", 1) if name == NUMERIC else name.replace("%", "%25") for name in names)
     return ",".join(re.sub(r"[,&=/?*\[\]\x00-\x1f\x7f]", lambda at: f"%{ord(at[0]):02X}", name) for name in marked)

@@ -154,32 +154,32 @@ def conventions_of(attributes: Mapping[str, Any], dtype: np.dtype, where: str, f
         An attribute of this sort that is not understood, or is not in CF.
     """
     for name in (name for name in KNOWN if dtype.kind == "c" and name in attributes):
-        if not _is_nan(value := _plain(attributes[name])):
-            raise _not_understood(where, name, value, "of complex numbers")
+        if not _is_nan(value := _scalar_value(attributes[name])):
+            raise _bad_attribute(where, name, value, "of complex numbers")
     if dtype.kind not in "iufb":
         return None
-    if SINCE.match(str(units := _plain(attributes.get("units", "")))) or "calendar" in attributes:
+    if SINCE.match(str(units := _scalar_value(attributes.get("units", "")))) or "calendar" in attributes:
         raise BadInputError(
             f"{where} holds dates ({units}), and dates are no numbers that could be analysed: name another array"
         )
-    said = {name: _plain(attributes[name]) for name in KNOWN if name in attributes}
+    said = {name: _scalar_value(attributes[name]) for name in KNOWN if name in attributes}
     said |= {name: _fills(name, said[name], dtype, where) for name in FILLS if name in said}
     marks = [fill for name in FILLS for fill in said.get(name, ())]
-    beside = {} if fill is None else {"fill_value": _plain(fill)}
+    beside = {} if fill is None else {"fill_value": _scalar_value(fill)}
     marks += beside.values()
     _require_understood(attributes, marks, where)
     if not said and not marks:
         return None
     if dtype.kind == "b":
-        raise _not_understood(where, next(iter(said), "fill_value"), next(iter(said.values()), True), "of truth values")
+        raise _bad_attribute(where, next(iter(said), "fill_value"), next(iter(said.values()), True), "of truth values")
     scale, offset = (_number(name, said.get(name), where) for name in ("scale_factor", "add_offset"))
-    stored = _unsigned(said.get("_Unsigned"), dtype.newbyteorder("="), where)
+    stored = _unsigned_dtype(said.get("_Unsigned"), dtype.newbyteorder("="), where)
     if stored.kind in "iu":
-        marks = [_wrapped(fill, stored) for fill in marks if not _is_nan(fill)]
+        marks = [_wrap_integer(fill, stored) for fill in marks if not _is_nan(fill)]
     limits, decoded = _limits(said, stored, scale is not None or offset is not None, where)
     masked, final = _types(stored, scale, offset, marks)
     return Conventions(
-        attributes={name: _shown(value) for name, value in (said | beside).items()},
+        attributes={name: _as_json(value) for name, value in (said | beside).items()},
         stored=stored,
         masked=masked,
         dtype=final,
@@ -223,17 +223,17 @@ def _packed_type(dtype: np.dtype, scale: Any, offset: Any) -> np.dtype:
 # Attributes
 
 
-def _plain(value: Any) -> Any:
+def _scalar_value(value: Any) -> Any:
     """A single value out of a list or array of one, text out of bytes."""
     if isinstance(value, list | tuple | np.ndarray) and np.size(value) == 1:
         value = np.ravel(value)[0]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _shown(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """A value as JSON takes it, which knows no NaN."""
     if isinstance(value, list | tuple | np.ndarray):
-        shown = [_shown(one) for one in np.ravel(value).tolist()]
+        shown = [_as_json(one) for one in np.ravel(value).tolist()]
         return shown[0] if len(shown) == 1 else shown
     value = value.item() if isinstance(value, np.generic) else value
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
@@ -247,9 +247,9 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float | np.floating) and math.isnan(value)
 
 
-def _not_understood(where: str, name: str, value: Any, why: str) -> BadInputError:
+def _bad_attribute(where: str, name: str, value: Any, why: str) -> BadInputError:
     return BadInputError(
-        f"{where} has the attribute {name} = {_shown(value)!r}, which npmdask cannot interpret ({why}) and will not "
+        f"{where} has the attribute {name} = {_as_json(value)!r}, which npmdask cannot interpret ({why}) and will not "
         "ignore: write the array again with decoded values and without this attribute, or delete the attribute if "
         "the stored values are already the right ones"
     )
@@ -259,7 +259,7 @@ def _number(name: str, value: Any, where: str) -> Any:
     if value is None:
         return None
     if not _is_number(value) or not math.isfinite(value):
-        raise _not_understood(where, name, value, "one finite number is expected")
+        raise _bad_attribute(where, name, value, "one finite number is expected")
     return value
 
 
@@ -269,7 +269,7 @@ def _fills(name: str, value: Any, dtype: np.dtype, where: str) -> list[Any]:
     for one in np.ravel(value) if isinstance(value, list | tuple | np.ndarray) else [value]:
         number = _float_of(str(one)) if isinstance(one, str) and dtype.kind == "f" else one
         if not _is_number(number):
-            raise _not_understood(where, name, value, f"values of type {dtype} are expected")
+            raise _bad_attribute(where, name, value, f"values of type {dtype} are expected")
         found.append(number)
     return found
 
@@ -285,18 +285,18 @@ def _float_of(text: str) -> float | None:
         return None
 
 
-def _unsigned(said: Any, dtype: np.dtype, where: str) -> np.dtype:
+def _unsigned_dtype(said: Any, dtype: np.dtype, where: str) -> np.dtype:
     if said is None:
         return dtype
     word = str(said).lower()
     if word not in ("true", "false"):
-        raise _not_understood(where, "_Unsigned", said, "'true' or 'false' is expected")
+        raise _bad_attribute(where, "_Unsigned", said, "'true' or 'false' is expected")
     if dtype.kind not in "iu":
         return dtype  # as xarray: of floats it says nothing
     return np.dtype(f"{'u' if word == 'true' else 'i'}{dtype.itemsize}")
 
 
-def _wrapped(value: Any, dtype: np.dtype) -> Any:
+def _wrap_integer(value: Any, dtype: np.dtype) -> Any:
     """A fill value of integers: -1 of unsigned bytes is 255."""
     if not float(value).is_integer():
         return value
@@ -309,7 +309,7 @@ def _limits(said: dict[str, Any], stored: np.dtype, packed: bool, where: str) ->
     """Lowest and highest valid value; limits that are fractions speak of decoded values where integers are stored."""
     pair = said.get("valid_range", (None, None))
     if np.size(pair) != 2:
-        raise _not_understood(where, "valid_range", pair, "two numbers are expected")
+        raise _bad_attribute(where, "valid_range", pair, "two numbers are expected")
     both = [pair[0] if said.get("valid_min") is None else said["valid_min"]]
     both += [pair[1] if said.get("valid_max") is None else said["valid_max"]]
     given = [limit for limit in both if limit is not None]
@@ -317,11 +317,11 @@ def _limits(said: dict[str, Any], stored: np.dtype, packed: bool, where: str) ->
         return None, False
     for limit in given:
         if not _is_number(limit) or math.isnan(limit):
-            raise _not_understood(where, "valid_range" if "valid_range" in said else "valid_min", limit, "no number")
+            raise _bad_attribute(where, "valid_range" if "valid_range" in said else "valid_min", limit, "no number")
     decoded = packed and stored.kind in "iu" and any(isinstance(limit, float | np.floating) for limit in given)
     low, high = (-math.inf if both[0] is None else both[0], math.inf if both[1] is None else both[1])
     if stored.kind == "u" and not decoded:
-        low, high = (_wrapped(limit, stored) if math.isfinite(limit) else limit for limit in (low, high))
+        low, high = (_wrap_integer(limit, stored) if math.isfinite(limit) else limit for limit in (low, high))
     if stored.kind == "f" and not decoded:  # as the values are, which may have fewer digits
         with np.errstate(over="ignore"):
             low, high = stored.type(low), stored.type(high)
@@ -333,15 +333,15 @@ def _require_understood(attributes: Mapping[str, Any], marks: list[Any], where: 
         if name in KNOWN:
             continue
         if name in ELSEWHERE:
-            raise _not_understood(where, name, _plain(attributes[name]), "its values describe another array")
+            raise _bad_attribute(where, name, _scalar_value(attributes[name]), "its values describe another array")
         word = name.lower().replace("_", "").replace(" ", "")
         if word not in FOREIGN:
             continue
-        value = _plain(attributes[name])
+        value = _scalar_value(attributes[name])
         numbers = list(np.ravel(value)) if isinstance(value, list | tuple | np.ndarray) else [value]
         harmless = [FOREIGN[word]] if FOREIGN[word] is not None else marks
         if any(_is_number(number) and not _is_nan(number) and number not in harmless for number in numbers):
-            raise _not_understood(where, name, value, "CF has another name for it")
+            raise _bad_attribute(where, name, value, "CF has another name for it")
 
 
 # Arrays

@@ -111,14 +111,14 @@ class Labels:
     def array(self) -> np.ndarray:
         """All of it as bytes, for a store that keeps arrays of numbers only."""
         arrays, facts = self.bundle()
-        held = {name: [values.dtype.str, _listed(values)] for name, values in arrays.items()}
+        held = {name: [values.dtype.str, _to_json_list(values)] for name, values in arrays.items()}
         return np.frombuffer(json.dumps({"facts": facts, "arrays": held}).encode(), np.uint8).copy()
 
     @classmethod
     def of_array(cls, array: np.ndarray) -> Labels:
         """The inverse of :meth:`array`."""
         found = json.loads(array.tobytes())
-        arrays = {name: _unlisted(dtype, values) for name, (dtype, values) in found["arrays"].items()}
+        arrays = {name: _from_json_list(dtype, values) for name, (dtype, values) in found["arrays"].items()}
         return cls.of_bundle(arrays, found["facts"])
 
 
@@ -285,12 +285,12 @@ def as_dataset(
     return xr.Dataset(described, coords, attrs={name: fact for name, fact in facts.items() if name not in data})
 
 
-def _listed(values: np.ndarray) -> list[Any]:
+def _to_json_list(values: np.ndarray) -> list[Any]:
     """As JSON holds it; times as whole numbers of their unit."""
     return list((values.view(np.int64) if values.dtype.kind in "mM" else values).tolist())
 
 
-def _unlisted(dtype: str, values: list[Any]) -> np.ndarray:
+def _from_json_list(dtype: str, values: list[Any]) -> np.ndarray:
     kind = np.dtype(dtype)
     return np.array(values, np.int64).view(kind) if kind.kind in "mM" else np.array(values, kind)
 

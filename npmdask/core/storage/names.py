@@ -79,7 +79,7 @@ def matched(
         if len(known) > 1 and axis.size != other.size:
             here = f"{of_given} has {other.size} places along {axis.name}"
             raise error(f"{here}, and {of_known} has {axis.size}: {remedy}")
-        found = _places(axis, other)
+        found = _matching_places(axis, other)
         if found is None:
             mine, theirs = is_counted([axis]), is_counted([other])
             said += [] if mine and theirs else [by_position(theirs)]
@@ -87,7 +87,7 @@ def matched(
         elif (found < 0).any():
             raise error(f"{_differing(axis, other, found, of_given, of_known)}: {remedy}")
         elif len(np.unique(found)) < len(found):
-            twice = _shown(axis.places[np.argmax(np.bincount(found)[found] > 1)])
+            twice = _value_text(axis.places[np.argmax(np.bincount(found)[found] > 1)])
             raise error(
                 f"the {what} of {of_given} have another order than those of {of_known}, and {axis.name} {twice} is "
                 f"there twice, so that names do not put them in order: {remedy}"
@@ -100,13 +100,13 @@ def matched(
 
 
 def _differing(known: Axis, given: Axis, found: np.ndarray, of_given: str, of_known: str) -> str:
-    lost = _shown(known.places[int(np.argmax(found < 0))])
+    lost = _value_text(known.places[int(np.argmax(found < 0))])
     more = np.setdiff1d(np.arange(given.size), found)
-    instead = f"; it has {_shown(given.places[more[0]])} instead" if len(more) else ""
+    instead = f"; it has {_value_text(given.places[more[0]])} instead" if len(more) else ""
     return f"{of_given} has no {known.name} {lost}, which {of_known} has{instead}"
 
 
-def _shown(value: np.generic) -> str:
+def _value_text(value: np.generic) -> str:
     return repr(str(value)) if isinstance(value, np.str_) else str(value)
 
 
@@ -128,11 +128,11 @@ def is_counted(axes: Sequence[Axis]) -> bool:
     )
 
 
-def _places(known: Axis, given: Axis) -> np.ndarray | None:
+def _matching_places(known: Axis, given: Axis) -> np.ndarray | None:
     """Find where each known place lies among the given ones, -1 where nowhere; None: one of them has no names."""
     if known.values is None or given.values is None:
         return None
-    mine, theirs = _alike(known.values, given.values)
+    mine, theirs = _as_comparable(known.values, given.values)
     around, off = _canonical(known.name) == LONGITUDES[0] and mine.dtype.kind in "if", 0.0
     if mine.dtype.kind == "f" or around:
         mine, theirs = mine.astype(np.float64), theirs.astype(np.float64)
@@ -158,7 +158,7 @@ def _nearest(mine: np.ndarray, theirs: np.ndarray, off: float) -> np.ndarray:
     return np.where(_close(mine, theirs[order[at]], off), order[at], -1)
 
 
-def _alike(mine: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _as_comparable(mine: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both as times, as numbers, or else as text."""
     kinds = {mine.dtype.kind, theirs.dtype.kind}
     times = [f"{name}64[us]" for name, kind in (("datetime", "M"), ("timedelta", "m")) if kind in kinds <= {kind, "U"}]

@@ -62,7 +62,7 @@ def open_node(place: Any, mode: Any = "r") -> Any:
         As ``zarr.open``.
     """
     store = PlainFiles(place, read_only=mode == "r") if isinstance(place, str | Path) else place
-    with _refusing(place):
+    with _refusing_pickles(place):
         node = zarr.open(store, mode=mode)
     require_no_pickle(node)
     return node
@@ -104,7 +104,7 @@ def of_budget(name: str | None) -> str:
 
 def require_no_pickle(node: Any) -> None:
     """Raise BadInputError if an array, or one in a group or below it, has chunks that would have to be unpickled."""
-    with _refusing(node.store_path):
+    with _refusing_pickles(node.store_path):
         arrays = [node] if isinstance(node, zarr.Array) else _arrays(node)
     for array in arrays:
         if any(isinstance(codec, Pickle) for codec in _codecs(array.metadata)):
@@ -112,7 +112,7 @@ def require_no_pickle(node: Any) -> None:
 
 
 @contextmanager
-def _refusing(place: Any) -> Iterator[None]:
+def _refusing_pickles(place: Any) -> Iterator[None]:
     """Around metadata that zarr reads: of numbers that are pickled it says that it knows no such type."""
     try:
         yield

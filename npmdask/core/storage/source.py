@@ -182,7 +182,7 @@ class Source:
     @property
     def shape(self) -> tuple[int, ...]:
         """Rows and columns; (d, d, d) of a tensor."""
-        return tuple(self._stored.shape)
+        return tuple(self._stored_reader.shape)
 
     @property
     def column_mean(self) -> np.ndarray | None:
@@ -192,7 +192,7 @@ class Source:
     @property
     def dtype(self) -> np.dtype:
         """Type of the entries."""
-        return np.dtype(self._stored.dtype)
+        return np.dtype(self._stored_reader.dtype)
 
     @property
     def parts(self) -> int:
@@ -200,7 +200,7 @@ class Source:
         return int(getattr(self.reader, "parts", 1))
 
     @property
-    def _stored(self) -> Any:
+    def _stored_reader(self) -> Any:
         """The reader of entries as they are stored."""
         return self.reader.inner if self.parts == 2 else self.reader
 
@@ -457,7 +457,7 @@ def in_parts(reader: Any) -> Any:
 
 def _open_any(node: Any, path: str, kind: str | None) -> Source:
     if isinstance(node, zarr.Array):
-        return _plain(node, path, kind)
+        return _array_source(node, path, kind)
     record = dict(node.attrs).get("npmdask")
     if record is None:
         return _group(node, path, kind)
@@ -500,7 +500,7 @@ def content_of(array: np.ndarray) -> str:
     return f"memory, content {crc32c(np.ascontiguousarray(array)):08x}"
 
 
-def _plain(array: Any, path: str, kind: str | None) -> Source:
+def _array_source(array: Any, path: str, kind: str | None) -> Source:
     if traits_of(kind).cube:
         raise _never_packed(array, path)
     if array.ndim != 2 or 0 in array.shape:
@@ -655,7 +655,7 @@ def _group(group: Any, path: str, kind: str | None) -> Source:
     nodes = dict(group.arrays())
     only, arrays = the_only({name: array.shape for name, array in nodes.items()}, dimensions, nodes)
     if only is not None:
-        return _plain(member(group, only), f"{path}/{only}", kind)
+        return _array_source(member(group, only), f"{path}/{only}", kind)
     names, name = ", ".join(sorted(arrays)) or "none", f"{path}/NAME"
     if (far := fetcher_of(group)) is not None:
         names, name = far.named(group, names, path)

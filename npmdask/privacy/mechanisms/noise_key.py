@@ -126,7 +126,7 @@ class Entropy(_Secret):
         try:
             _require_private(path, os.fstat(handle))
             _require_own_folder(path.parent)
-            return cls(_whole(path, bytearray(os.read(handle, KEY_BYTES + 1))), path, bound_to)
+            return cls(_require_complete_key(path, bytearray(os.read(handle, KEY_BYTES + 1))), path, bound_to)
         finally:
             os.close(handle)
 
@@ -174,12 +174,12 @@ def encode_purpose(*purpose: str | int | bytes) -> bytes:
     """``purpose`` as bytes, no two alike: the number of parts, then of each its type, its length and itself."""
     parts = [len(purpose).to_bytes(8, "big")]
     for part in purpose:
-        kind, raw = _raw(part)
+        kind, raw = _tagged_bytes(part)
         parts += [kind, len(raw).to_bytes(8, "big"), raw]
     return b"".join(parts)
 
 
-def _raw(part: str | int | bytes) -> tuple[bytes, bytes]:
+def _tagged_bytes(part: str | int | bytes) -> tuple[bytes, bytes]:
     if isinstance(part, str):
         return b"s", part.encode()
     if isinstance(part, bytes):
@@ -189,7 +189,7 @@ def _raw(part: str | int | bytes) -> tuple[bytes, bytes]:
     raise BadInputError(f"a purpose consists of str, int and bytes, not {type(part).__name__}")
 
 
-def _whole(path: Path, key: bytearray) -> bytearray:
+def _require_complete_key(path: Path, key: bytearray) -> bytearray:
     if len(key) != KEY_BYTES:
         size = f"{len(key)}" if len(key) < KEY_BYTES else "more than 32"
         raise RefusedError(f"the secret key {path} has {size} bytes instead of 32 and is incomplete: start a new run")

@@ -151,9 +151,9 @@ def leading_of_sum(vectors: Block, keep: float, rows: Block, weight: float, imag
     """
     a, c, j = sqrt(keep), sqrt(weight), vectors.shape[1]
     if j + len(rows) > len(vectors):
-        values, rotation = _top(keep * (vectors @ vectors.T) + weight * (rows.T @ rows), k + 1)
+        values, rotation = _leading_eigenpairs(keep * (vectors @ vectors.T) + weight * (rows.T @ rows), k + 1)
         return SumEigen(np.maximum(values, 0.0), lambda: completed_basis(rotation[:, :k], k))
-    values, rotation = _top(gram_of_sides(vectors, a, rows, c, images), k + 1)
+    values, rotation = _leading_eigenpairs(gram_of_sides(vectors, a, rows, c, images), k + 1)
 
     def formed() -> Block:
         lead: Block = rows.T @ (c * rotation[j:, :k])
@@ -170,7 +170,7 @@ def completed_basis(vectors: Block, k: int) -> Block:
     return orth(whole, generator(0, "completion", k))
 
 
-def _top(matrix: Block, count: int) -> tuple[np.ndarray, Block]:
+def _leading_eigenpairs(matrix: Block, count: int) -> tuple[np.ndarray, Block]:
     """The ``count`` leading eigenpairs (or all there are), falling: 2 to 3 times as fast as all of them."""
     n = len(matrix)
     from scipy.linalg import eigh  # a tenth of a second that runs without streams do not need

@@ -172,7 +172,7 @@ def centred(
     turned[0] = sqrt(weight * n / (weight + n)) * delta
     if not weight:
         before, delta = RunningMean(mean, missed, 0.0), np.zeros_like(mean)
-    return turned, _moved(before, (n / (weight + n)) * delta, weight + n)
+    return turned, _shifted_mean(before, (n / (weight + n)) * delta, weight + n)
 
 
 def _centred_by_weight(
@@ -199,10 +199,10 @@ def _centred_by_weight(
     turned[lightest] = sqrt(total) * sqrt(weight / (weight + total)) * delta
     if not weight:
         before, delta = RunningMean(mean, missed, 0.0), np.zeros_like(mean)
-    return turned, _moved(before, (total / (weight + total)) * delta, weight + total)
+    return turned, _shifted_mean(before, (total / (weight + total)) * delta, weight + total)
 
 
-def _moved(before: RunningMean, by: np.ndarray, weight: float) -> RunningMean:
+def _shifted_mean(before: RunningMean, by: np.ndarray, weight: float) -> RunningMean:
     """The mean moved by ``by``; what is lost of it (Knuth's TwoSum, exact for any two numbers) is the new rest."""
     small = before.rest + by
     mean = before.mean + small
@@ -318,8 +318,8 @@ class Model:
         rows = moderate(checked_batch(whole, self.d))
         count, running, unit = len(rows), RunningMean(state.mean, state.rest, state.weight), state.unit
         if self.center:
-            running = _first_seen(running, state, gaps.get("level"), gaps.get("seen"))
-            rows, running = centred(rows, running, self._fade, weights)
+            running = _mean_of_first(running, state, gaps.get("level"), gaps.get("seen"))
+            rows, running = centred(rows, running, self._row_decay, weights)
         elif weights is not None:
             rows = rows * np.sqrt(weights)[:, None]
         if unit == 0.0:
@@ -338,7 +338,7 @@ class Model:
         return after, replace(info, rows=count)
 
     @property
-    def _fade(self) -> float:
+    def _row_decay(self) -> float:
         """Share that one row leaves of the weight of those before it."""
         return 1.0 if self.half_life is None else 0.5 ** (1 / self.half_life)
 
@@ -358,7 +358,7 @@ class Model:
                 "them out"
             )
         before, learnt = Levels(state.seen, state.level, state.missing), self._learnt(state) if gaps.any() else None
-        whole, after = completed(rows, before, learnt, center=self.center, fade=self._fade, weights=weights)
+        whole, after = completed(rows, before, learnt, center=self.center, fade=self._row_decay, weights=weights)
         with_gaps = state.rows_with_gaps + int(gaps.any(axis=1).sum())
         return whole, {"seen": after.seen, "level": after.mean, "missing": after.missing, "rows_with_gaps": with_gaps}
 
@@ -445,7 +445,7 @@ class Model:
         return ModelState(**(numbers | own | {"inner": self.algorithm.load(inner, numbers["inner"])}))
 
 
-def _first_seen(running: RunningMean, state: ModelState, level: Any, seen: Any) -> RunningMean:
+def _mean_of_first(running: RunningMean, state: ModelState, level: Any, seen: Any) -> RunningMean:
     """The mean, of a column that has its first values now that of these: rows before it have counted as the mean."""
     if level is None or state.seen is None or not state.rows:
         return running

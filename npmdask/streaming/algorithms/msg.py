@@ -375,13 +375,13 @@ class MiniBatchMSG(OfOneState[BatchState]):
 
     def largest_batch(self, d: int) -> int:
         """Rows at which doubling ends: at least k + 2, because k + 1 rows are the first try."""
-        return self._at_least(self.batch_rows, self.batch_constant * self.target_rank**3 / self.gap**2)
+        return self._rows_at_least(self.batch_rows, self.batch_constant * self.target_rank**3 / self.gap**2)
 
     def largest_start(self, d: int) -> int:
         """Rows of the longest warm start."""
-        return self._at_least(self.warm_rows, self.warm_constant * self.target_rank**2 / self.gap**3)
+        return self._rows_at_least(self.warm_rows, self.warm_constant * self.target_rank**2 / self.gap**3)
 
-    def _at_least(self, chosen: int | None, formula: float) -> int:
+    def _rows_at_least(self, chosen: int | None, formula: float) -> int:
         return max(chosen if chosen is not None else ceil(formula), self.target_rank + 2)
 
     def init(self, d: int, *, rng: np.random.Generator) -> BatchState:
@@ -407,10 +407,10 @@ class MiniBatchMSG(OfOneState[BatchState]):
         fresh = checked_batch(batch, state.pending.shape[1])
         waiting = np.concatenate([state.pending, fresh]) if len(state.pending) else fresh
         if len(waiting) < state.wanted:
-            return _waits(state, waiting, state.wanted), StreamInfo(
+            return _waiting_state(state, waiting, state.wanted), StreamInfo(
                 rows=len(fresh), rank=state.vectors.shape[1], steps=0
             )
-        after, condition = self._begin(state, waiting) if not state.step else self._advance(state, waiting)
+        after, condition = self._warm_start(state, waiting) if not state.step else self._advance(state, waiting)
         done = after.step - state.step
         info = StreamInfo(
             rows=len(fresh),
@@ -422,32 +422,32 @@ class MiniBatchMSG(OfOneState[BatchState]):
         )
         return after, info
 
-    def _begin(self, state: BatchState, waiting: Block) -> tuple[BatchState, bool | None]:
+    def _warm_start(self, state: BatchState, waiting: Block) -> tuple[BatchState, bool | None]:
         """The warm start: Top-k of what waits, when the Top-k of its earlier half passes the test on the later."""
         k, d = self.target_rank, waiting.shape[1]
         half = len(waiting) // 2
         condition = None
         if self.optimistic:
             vectors = _top_of(waiting[:half], k)
-            condition = self._try(vectors, waiting[half:], 1)[1]
+            condition = self._try_update(vectors, waiting[half:], 1)[1]
         if not condition and len(waiting) < self.largest_start(d):
             return self._wait_for(state, waiting, self.largest_start(d)), condition
         vectors = _top_of(waiting, k)
         images = waiting @ vectors
-        return self._next(state, waiting, vectors, images.T @ images / len(images)), condition
+        return self._state_after(state, waiting, vectors, images.T @ images / len(images)), condition
 
     def _advance(self, state: BatchState, waiting: Block) -> tuple[BatchState, bool]:
         """One step of the algorithm, unless more rows are wanted for it."""
         largest = self.largest_batch(waiting.shape[1])
-        mixed, condition, images = self._try(state.vectors, waiting, state.step)
+        mixed, condition, images = self._try_update(state.vectors, waiting, state.step)
         if self.optimistic and not condition and len(waiting) < largest:
             return self._wait_for(state, waiting, largest), condition
         weight = 2 / (effective_steps(state.step + 1, self.memory) + 1)
         vectors = mixed.vectors()
         moment = carried_moment(state.moment, vectors.T @ state.vectors, images, weight)
-        return self._next(state, waiting, vectors, moment), condition
+        return self._state_after(state, waiting, vectors, moment), condition
 
-    def _try(self, vectors: Block, rows: Block, t: int) -> tuple[SumEigen, bool, Block]:
+    def _try_update(self, vectors: Block, rows: Block, t: int) -> tuple[SumEigen, bool, Block]:
         """Return what ``rows`` make of ``vectors``, whether the test holds, and rows @ vectors."""
         k, eta, n = self.target_rank, self.step_size(t), len(rows)
         images = rows @ vectors
@@ -457,9 +457,9 @@ class MiniBatchMSG(OfOneState[BatchState]):
         return mixed, holds, images
 
     def _wait_for(self, state: BatchState, waiting: Block, largest: int) -> BatchState:
-        return _waits(state, waiting, min(2 * len(waiting), largest))
+        return _waiting_state(state, waiting, min(2 * len(waiting), largest))
 
-    def _next(self, state: BatchState, used: Block, vectors: Block, moment: Block) -> BatchState:
+    def _state_after(self, state: BatchState, used: Block, vectors: Block, moment: Block) -> BatchState:
         largest = self.largest_batch(used.shape[1])
         return BatchState(
             step=state.step + 1,
@@ -487,7 +487,7 @@ def _top_of(rows: Block, k: int) -> Block:
     return leading_of_sum(np.zeros((d, 0)), 0.0, rows, 1.0, np.zeros((n, 0)), k).vectors()
 
 
-def _waits(state: BatchState, waiting: Block, wanted: int) -> BatchState:
+def _waiting_state(state: BatchState, waiting: Block, wanted: int) -> BatchState:
     """The state with rows of its own: ``waiting`` may be the batch itself, which is the caller's."""
     return replace(state, pending=waiting if len(state.pending) else waiting.copy(), wanted=wanted)
 
@@ -525,11 +525,11 @@ class MiniBatchRMSG(MiniBatchMSG):
 
     def largest_batch(self, d: int) -> int:
         """Line 3 of Algorithm 2 (the text says line 5)."""
-        return self._at_least(self.batch_rows, self.batch_constant * self._printed(d).batch_rows)
+        return self._rows_at_least(self.batch_rows, self.batch_constant * self._printed(d).batch_rows)
 
     def largest_start(self, d: int) -> int:
         """Line 1 of Algorithm 2."""
-        return self._at_least(self.warm_rows, self.warm_constant * self._printed(d).warm_rows)
+        return self._rows_at_least(self.warm_rows, self.warm_constant * self._printed(d).warm_rows)
 
     def _printed(self, d: int) -> Schedule:
         return mbrmsg_params(self.gap, self.target_rank, d, self.horizon, self.failure).value

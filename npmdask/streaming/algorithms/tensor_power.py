@@ -4,12 +4,12 @@ It finds the components of the third moment of the rows, ``E x (x) x (x) x = sum
 which is never formed. Algorithm 2 of the paper, line by line (n: ``block_rows``, R: ``iterations``, L: ``restarts``)::
 
     2.  for i = 1 to k:
-    3.      draw u_0 of all L restarts, uniform on the sphere           OnlineTensorPower._begun
+    3.      draw u_0 of all L restarts, uniform on the sphere           OnlineTensorPower._draw_starts
     4.      for t = 0 to R - 1:
-    6.          sum (x^T u_t)^2 x / n over the next n rows              OnlineTensorPower._absorbed
+    6.          sum (x^T u_t)^2 x / n over the next n rows              OnlineTensorPower._add_rows
     7.          less sum_j weight_j (v_j^T u_t)^2 v_j, j < i            npmdask.tensors.components.deflated
     8.          over its norm                                           OnlineTensorPower._searched
-    10.     the restart of the largest score T(u, u, u) is v_i          OnlineTensorPower._found
+    10.     the restart of the largest score T(u, u, u) is v_i          OnlineTensorPower._add_component
 
 Where this differs from what is printed:
 
@@ -142,18 +142,18 @@ class OnlineTensorPower(OfAnyBatch[OnlineTensorState]):
             variances=np.zeros(0),
             images=nothing,
         )
-        return self._begun(state)
+        return self._draw_starts(state)
 
     def update(self, state: OnlineTensorState, batch: np.ndarray) -> tuple[OnlineTensorState, StreamInfo]:
         """Lines 2 to 10 for all rows of the batch; rows that make no whole piece wait."""
-        rows = _moderate(checked_batch(batch, len(state.block)))
+        rows = _require_moderate(checked_batch(batch, len(state.block)))
         before, start = state.step, 0
         while start < len(rows):
             whole = min(PIECE_ROWS, self.block_rows - state.filled)
             part = rows[start : start + whole - len(state.pending)]
             start += len(part)
             piece = np.concatenate([state.pending, part])  # a copy: the same layout, whatever the batch was
-            state = self._absorbed(state, piece) if len(piece) == whole else replace(state, pending=piece)
+            state = self._add_rows(state, piece) if len(piece) == whole else replace(state, pending=piece)
         info = StreamInfo(
             rows=len(rows),
             rank=len(state.weights),
@@ -162,7 +162,7 @@ class OnlineTensorPower(OfAnyBatch[OnlineTensorState]):
         )
         return state, info
 
-    def _absorbed(self, state: OnlineTensorState, piece: Block) -> OnlineTensorState:
+    def _add_rows(self, state: OnlineTensorState, piece: Block) -> OnlineTensorState:
         """Line 6 for the rows of a piece, all restarts at once."""
         along = piece @ state.block
         squares = along * along
@@ -176,9 +176,9 @@ class OnlineTensorPower(OfAnyBatch[OnlineTensorState]):
             sums=sums,
             sixths=state.sixths + np.einsum("nl,nl->l", squares, squares),
         )
-        return self._closed(state) if state.filled == self.block_rows else state
+        return self._finish_block(state) if state.filled == self.block_rows else state
 
-    def _closed(self, state: OnlineTensorState) -> OnlineTensorState:
+    def _finish_block(self, state: OnlineTensorState) -> OnlineTensorState:
         """Lines 7 to 10 of a block that is complete; what was found before is refined by the same rows."""
         found, product = len(state.weights), state.sums / self.block_rows
         variances = np.maximum(state.sixths / self.block_rows - scores_of(product, state.block) ** 2, 0.0)
@@ -186,12 +186,12 @@ class OnlineTensorPower(OfAnyBatch[OnlineTensorState]):
         searched = deflated(product[:, found:], starts, state.vectors, state.weights)
         state = self._refined(state, product[:, :found], variances[:found]) if found and self.refine else state
         if found < self.target_rank and state.step % (self.iterations + 1) == self.iterations:
-            state = self._found(state, starts, searched, variances[found:])
+            state = self._add_component(state, starts, searched, variances[found:])
         else:  # after the last there are no starts
-            state = self._moved(state, unit_columns(searched, instead=starts))
+            state = self._next_block(state, unit_columns(searched, instead=starts))
         return replace(state, step=state.step + 1, rows=state.rows + self.block_rows)
 
-    def _found(
+    def _add_component(
         self, state: OnlineTensorState, starts: Block, product: Block, variances: np.ndarray
     ) -> OnlineTensorState:
         """Line 10: the restart that scores best on rows that none of them was made of; and line 3 of the next."""
@@ -206,15 +206,15 @@ class OnlineTensorPower(OfAnyBatch[OnlineTensorState]):
             variances=np.append(state.variances, variances[column]),
             images=np.hstack([state.images, product[:, column]]),
         )
-        return self._begun(state)
+        return self._draw_starts(state)
 
-    def _begun(self, state: OnlineTensorState) -> OnlineTensorState:
+    def _draw_starts(self, state: OnlineTensorState) -> OnlineTensorState:
         """Line 3, of as many starts as are wanted now."""
         d, found = len(state.vectors), len(state.weights)
         count = self.restarts if found < self.target_rank else 0
-        return self._moved(state, random_units(d, count, seed=state.key, place=found))
+        return self._next_block(state, random_units(d, count, seed=state.key, place=found))
 
-    def _moved(self, state: OnlineTensorState, starts: Block) -> OnlineTensorState:
+    def _next_block(self, state: OnlineTensorState, starts: Block) -> OnlineTensorState:
         """Ready for the next block."""
         block = np.hstack([state.vectors, starts])
         return replace(state, block=block, filled=0, sums=np.zeros_like(block), sixths=np.zeros(block.shape[1]))
@@ -257,14 +257,14 @@ class OnlineTensorPower(OfAnyBatch[OnlineTensorState]):
             )
         errors = self._standard_errors(state)
         order = np.argsort(-state.weights, kind="stable")
-        doubtful = self._doubtful(state, errors)[order]
+        doubtful = self._is_doubtful(state, errors)[order]
         status = ["surplus" if doubt else "found" for doubt in doubtful] + ["open"] * (self.target_rank - found)
         return StreamResult(
             vectors=np.ascontiguousarray(state.vectors[:, order]),
             values=state.weights[order],
             rows=state.rows,
             facts={"status": status, "standard_errors": errors[order].tolist()},
-            said=_said(status, each),
+            said=_outcome_text(status, each),
         )
 
     def _standard_errors(self, state: OnlineTensorState) -> np.ndarray:
@@ -273,23 +273,23 @@ class OnlineTensorPower(OfAnyBatch[OnlineTensorState]):
         They follow from the variance within the blocks, or, if that is larger, from that between them, which shows what
         is not settled yet.
         """
-        blocks = self._scored(state)
+        blocks = self._block_counts(state)
         within = state.variances / (self.block_rows - 1) / blocks
         between = np.maximum(state.squares - state.weights**2, 0.0) / np.maximum(blocks - 1, 1)
         return np.sqrt(np.maximum(within, between))
 
-    def _doubtful(self, state: OnlineTensorState, errors: np.ndarray) -> np.ndarray:
+    def _is_doubtful(self, state: OnlineTensorState, errors: np.ndarray) -> np.ndarray:
         """Weights within three standard errors of zero, and what the largest of L scores of noise, which the first
         block's is, adds to a mean."""
-        return state.weights <= (3 + np.sqrt(2 * log(self.restarts) / self._scored(state))) * errors
+        return state.weights <= (3 + np.sqrt(2 * log(self.restarts) / self._block_counts(state))) * errors
 
-    def _scored(self, state: OnlineTensorState) -> np.ndarray:
+    def _block_counts(self, state: OnlineTensorState) -> np.ndarray:
         """Blocks that the weight of each component is the mean of."""
         found = len(state.weights)
         return self._blocks(state.step, found) if self.refine else np.ones(found, dtype=int)
 
 
-def _moderate(rows: Block) -> Block:
+def _require_moderate(rows: Block) -> Block:
     """The rows, if sixth powers of their size can be added up. Raises BadInputError."""
     require(
         float(np.vdot(rows, rows)) <= LARGEST_SQUARE,
@@ -299,7 +299,7 @@ def _moderate(rows: Block) -> Block:
     return rows
 
 
-def _said(status: list[str], each: int) -> str:
+def _outcome_text(status: list[str], each: int) -> str:
     """Say in words what differs from what users may expect."""
     k, found, surplus = len(status), status.count("found"), status.count("surplus")
     said = [f"{found} of {k} components are found"]

@@ -139,7 +139,7 @@ class BatchedStream(ABC):
         """
         self._compare = compare
 
-    def _places(self, axes: Sequence[Axis], where: str) -> np.ndarray | None:
+    def _column_places(self, axes: Sequence[Axis], where: str) -> np.ndarray | None:
         """Find the columns of the stream among those of a part of it; None: they are the same."""
         from npmdask.core.storage.names import matched
 
@@ -170,13 +170,13 @@ class BatchedStream(ABC):
         """
         rows, before = require_count(rows, "rows"), self._cursor
         try:
-            self._begin()
+            self._before_read()
             batch, skipped, weights = self._assemble(rows)
-            self._settle()
+            self._after_read()
         except BaseException:
             self._restore(before)
             raise
-        if len(batch) < rows and self._holds_back():
+        if len(batch) < rows and self._defers_partial_batch():
             self._restore(before)
             return None
         self._rows_read, self._skipped = self._rows_read + len(batch), self._skipped + skipped
@@ -184,26 +184,26 @@ class BatchedStream(ABC):
         return batch if len(batch) else None
 
     def _assemble(self, rows: int) -> tuple[np.ndarray, int, np.ndarray | None]:
-        batch, weights = _room_for(rows, self._columns), list[np.ndarray]()
+        batch, weights = _empty_batch(rows, self._columns), list[np.ndarray]()
         filled = skipped = 0
         while filled < rows and (piece := self._take(rows - filled)) is not None:
             part = batch[filled : filled + piece.values.shape[0]]
             _fill(part, piece.values)
             if self.marks:
                 part[is_marked(part, self.marks)] = np.nan
-            self._filled(part)
-            good = None if _all_finite(part) else self._good(part, piece)
+            self._after_piece(part)
+            good = None if _all_finite(part) else self._usable_rows(part, piece)
             if piece.weights is not None:
                 good = (piece.weights > 0) & (True if good is None else good)
                 weights.append(piece.weights[good])
-            kept = len(part) if good is None else _kept(part, good)
+            kept = len(part) if good is None else _compact_rows(part, good)
             filled, skipped = filled + kept, skipped + len(part) - kept
         whole = np.concatenate(weights) if weights else None
         if filled < rows // 2:
             return batch[:filled].copy(), skipped, whole  # a few rows must not hold the memory of many
         return batch[:filled], skipped, whole
 
-    def _good(self, part: np.ndarray, piece: RowBlock) -> np.ndarray:
+    def _usable_rows(self, part: np.ndarray, piece: RowBlock) -> np.ndarray:
         """Which rows of ``part`` are given."""
         good = np.isfinite(part).all(axis=1) if self._gaps == "refuse" else ~np.isinf(part).any(axis=1)
         if self._non_finite == "refuse" and not good.all():
@@ -220,16 +220,16 @@ class BatchedStream(ABC):
     def _take(self, limit: int) -> RowBlock | None:
         """The next piece of at most ``limit`` rows, the cursor moved behind it; None at an end."""
 
-    def _begin(self) -> None:  # noqa: B027
+    def _before_read(self) -> None:  # noqa: B027
         """Before a read."""
 
-    def _filled(self, part: np.ndarray) -> None:  # noqa: B027
+    def _after_piece(self, part: np.ndarray) -> None:  # noqa: B027
         """After the rows of a piece were copied, those that are not finite among them."""
 
-    def _settle(self) -> None:  # noqa: B027
+    def _after_read(self) -> None:  # noqa: B027
         """After the rows of a read were copied; may still raise."""
 
-    def _holds_back(self) -> bool:
+    def _defers_partial_batch(self) -> bool:
         """Say whether a batch that is not full is left for later."""
         return False
 
@@ -237,14 +237,14 @@ class BatchedStream(ABC):
         self._cursor = cursor
 
 
-def _kept(part: np.ndarray, good: np.ndarray) -> int:
+def _compact_rows(part: np.ndarray, good: np.ndarray) -> int:
     """Move the rows that are ``good`` to the top of ``part``, and say how many they are."""
     kept = int(good.sum())
     part[:kept] = part[good]
     return kept
 
 
-def _room_for(rows: int, columns: int) -> np.ndarray:
+def _empty_batch(rows: int, columns: int) -> np.ndarray:
     try:
         return np.empty((rows, columns))
     except (MemoryError, ValueError) as error:
@@ -255,7 +255,7 @@ def _room_for(rows: int, columns: int) -> np.ndarray:
 
 def dense(values: Any) -> np.ndarray:
     """Rows as a batch holds them, in memory of their own."""
-    rows = _room_for(*values.shape)
+    rows = _empty_batch(*values.shape)
     _fill(rows, values)
     return rows
 

@@ -72,7 +72,7 @@ def difference(then: Mark, now: Mark | None) -> str:
     return "was written again" if now != then else ""
 
 
-class _At(NamedTuple):
+class _Cursor(NamedTuple):
     """Position in a directory: how many files are done, and the file and row that come next; no file: none is begun.
 
     ``digest``: CRC-32C of the rows of that file before the next one.
@@ -127,11 +127,11 @@ class Directory(BatchedStream):
         self._open: tuple[str, int, Generator[Any], Any] | None = None  # file, next row, batches, rest of one
         columns = self._first_width() if columns is None else require_count(columns, "columns")
         super().__init__(columns, non_finite, gaps)
-        self._cursor = _At(0)
+        self._cursor = _Cursor(0)
 
     def close(self) -> None:
         """Remove temporary files; the position stays."""
-        self._shut()
+        self._close_file()
 
     def require_outside(self, store: Path) -> None:
         """Raise BadInputError for a store that would be taken for one of the files."""
@@ -171,17 +171,17 @@ class Directory(BatchedStream):
         done, at = _parsed(position)
         for name, mark in done.items():
             self._require_unchanged(name, mark)
-        at = self._still_begun(at)
-        self._shut()
+        at = self._revalidated_cursor(at)
+        self._close_file()
         self._done, self._cursor = done, at
         self._rows_read, self._skipped = counts
         self._numbered = bool(position.get("numbered"))
 
     def _take(self, limit: int) -> RowBlock | None:
         while True:
-            if self._cursor.file is None and not self._begin_next():
+            if self._cursor.file is None and not self._advance_to_next_file():
                 return None
-            rest = self._rest()
+            rest = self._remaining_rows()
             if rest is not None:
                 break
             self._finish()
@@ -193,37 +193,37 @@ class Directory(BatchedStream):
         path = self._path / name
         return RowBlock(piece, lambda i: f"row {row + i} of {path}")
 
-    def _filled(self, part: np.ndarray) -> None:
+    def _after_piece(self, part: np.ndarray) -> None:
         self._cursor = self._cursor._replace(digest=crc32c(part, self._cursor.digest))
 
-    def _settle(self) -> None:
+    def _after_read(self) -> None:
         """A file whose last row was given is done now, not at the next read: it may be gone by then."""
-        if self._cursor.file is not None and self._rest() is None:
+        if self._cursor.file is not None and self._remaining_rows() is None:
             self._finish()
 
-    def _holds_back(self) -> bool:
+    def _defers_partial_batch(self) -> bool:
         return self._full
 
-    def _restore(self, cursor: _At) -> None:
-        self._shut()
+    def _restore(self, cursor: _Cursor) -> None:
+        self._close_file()
         while len(self._done) > cursor.done:
             self._done.popitem()
         self._cursor = cursor
 
     # Files
 
-    def _begin_next(self) -> bool:
+    def _advance_to_next_file(self) -> bool:
         """Set the cursor on the next complete file, looking for new ones when no more are known."""
         while True:
-            if not self._waiting and not self._look():
+            if not self._waiting and not self._find_new_files():
                 return False
             name = self._waiting.popleft()
             mark = mark_of(self._path / name)
             if mark is not None:  # taken away before it was begun: none of our business
-                self._cursor = _At(len(self._done), name, mark, 0)
+                self._cursor = _Cursor(len(self._done), name, mark, 0)
                 return True
 
-    def _look(self) -> bool:
+    def _find_new_files(self) -> bool:
         names = complete_names(self._path, self._pattern)
         names = names if self._numbered else sorted(names)
         for name in names:
@@ -240,7 +240,7 @@ class Directory(BatchedStream):
                 "write them to a file with a new name, and restore the old file with its times (cp -p) or remove it"
             )
 
-    def _still_begun(self, at: _At) -> _At:
+    def _revalidated_cursor(self, at: _Cursor) -> _Cursor:
         """The cursor in the file as it is now, where the rows that were used are what they were."""
         if at.file is None:
             return at
@@ -248,10 +248,10 @@ class Directory(BatchedStream):
         now = mark_of(path)
         what = difference(at.mark, now)
         if what and (now is None or not self._begins_with(path, at)):
-            raise _begun(path, at.row, what)
+            raise _used_file_error(path, at.row, what)
         return at._replace(mark=now or at.mark)
 
-    def _begins_with(self, path: Path, at: _At) -> bool:
+    def _begins_with(self, path: Path, at: _Cursor) -> bool:
         digest, left = 0, at.row
         with closing(self._batches(path, 0)) as batches:
             while left and (values := next(batches, None)) is not None:
@@ -259,11 +259,11 @@ class Directory(BatchedStream):
                 digest, left = crc32c(used, digest), left - len(used)
         return digest == at.digest
 
-    def _rest(self) -> Any | None:
+    def _remaining_rows(self) -> Any | None:
         """Rows of the current file from the cursor on, as many as are at hand; None at its end."""
         at = self._cursor
         if self._open is None or self._open[:2] != (at.file, at.row):
-            self._shut(keep_names=True)
+            self._close_file(keep_names=True)
             self._open = (at.file, at.row, self._batches(self._path / at.file, at.row), None)
         name, row, batches, rest = self._open
         while rest is None or not rest.shape[0]:
@@ -277,17 +277,17 @@ class Directory(BatchedStream):
         with reading(path):
             # A missing value is a row that is not finite where those are skipped.
             missing = "nan" if self._gaps != "refuse" or self._non_finite == "skip" else "error"
-            source = self._opened(path, missing)
+            source = self._source_of_file(path, missing)
         if source.columns != self._columns:
             raise BadInputError(
                 f"{path} has {source.columns} columns and the stream has {self._columns}: move it out of the "
                 "directory, or stream it separately"
             )
-        places = self._places(() if source.labels is None else source.labels.columns, str(path))
+        places = self._column_places(() if source.labels is None else source.labels.columns, str(path))
         rows = source.batches(row) if places is None else (batch[:, places] for batch in source.batches(row))
         return guarded(path, iter(rows))
 
-    def _opened(self, path: Path, missing: str) -> DenseSource | SparseSource:
+    def _source_of_file(self, path: Path, missing: str) -> DenseSource | SparseSource:
         source = open_file(Path(at(path, self._choice)), None, missing, self._header, self._spool)
         self.header, self.notes = self.header or source.header, self.notes or source.notes
         return source
@@ -299,12 +299,12 @@ class Directory(BatchedStream):
         require(at.row != 0, f"{path} holds no rows: move it out of the directory")
         now = mark_of(path)
         if now is not None and (what := difference(at.mark, now)):
-            raise _begun(path, at.row, what)
-        self._shut(keep_names=True)
+            raise _used_file_error(path, at.row, what)
+        self._close_file(keep_names=True)
         self._done[at.file] = at.mark
-        self._cursor = _At(len(self._done))
+        self._cursor = _Cursor(len(self._done))
 
-    def _shut(self, keep_names: bool = False) -> None:
+    def _close_file(self, keep_names: bool = False) -> None:
         """Let go of the open file and of what was unpacked of it."""
         if self._open is not None:
             self._open[2].close()
@@ -316,22 +316,22 @@ class Directory(BatchedStream):
     def _first_width(self) -> int:
         for name in complete_names(self._path, self._pattern):
             with reading(self._path / name):
-                first = self._opened(self._path / name, "error")
-                self._places(() if first.labels is None else first.labels.columns, str(self._path / name))
+                first = self._source_of_file(self._path / name, "error")
+                self._column_places(() if first.labels is None else first.labels.columns, str(self._path / name))
                 return first.columns
         raise BadInputError(
             f"{self._path} holds no complete file {self._pattern!r} yet: say how wide the rows will be with columns="
         )
 
 
-def _begun(path: Path, row: int, what: str) -> RefusedError:
+def _used_file_error(path: Path, row: int, what: str) -> RefusedError:
     return RefusedError(
         f"{path} {what} after its rows up to row {row} were used: restore these rows as they were (later rows may "
         "change), or start again"
     )
 
 
-def _parsed(position: Position) -> tuple[dict[str, Mark], _At]:
+def _parsed(position: Position) -> tuple[dict[str, Mark], _Cursor]:
     """The files that are done and the cursor of a position that may come from anywhere."""
     try:
         done = {str(name): (int(size), int(time)) for name, (size, time) in position["done"].items()}
@@ -339,7 +339,7 @@ def _parsed(position: Position) -> tuple[dict[str, Mark], _At]:
         if not (file is None or isinstance(file, str)) or file in done or any("/" in n for n in [*done, file or ""]):
             raise ValueError("its names are not of files in the directory")
         row, digest = count_of(position, "row"), count_of(position, "digest")
-        return done, _At(len(done), file, (int(size), int(time)), row, digest)
+        return done, _Cursor(len(done), file, (int(size), int(time)), row, digest)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInputError(
             f"the position of the stream is damaged ({error}): use the `position` of a stream or of a checkpoint as it "

@@ -43,12 +43,12 @@ class Drawn:
         """The next array, or None at the end."""
         if self._failure is not None:
             raise self._failure
-        self._failure = BadInputError(f"{self._where} was interrupted: {self._again}")  # unless this goes well
+        self._failure = BadInputError(f"{self._position} was interrupted: {self._remedy}")  # unless this goes well
         try:
             values = next(self._iterator, None)
             if values is not None:
-                given, values = values, _checked(values_of(values), columns, self._where)
-                places = self._places(given, self._where)
+                given, values = values, _checked(values_of(values), columns, self._position)
+                places = self._places(given, self._position)
                 values = values if places is None else values[:, places]
                 self._rows += values.shape[0]
         except NpmdaskError as error:
@@ -56,7 +56,7 @@ class Drawn:
             raise
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
-            self._failure = BadInputError(f"{self._where} failed ({said}): correct it; {self._again}")
+            self._failure = BadInputError(f"{self._position} failed ({said}): correct it; {self._remedy}")
             raise self._failure from error
         self._failure = None
         return values
@@ -76,11 +76,11 @@ class Drawn:
         return []
 
     @property
-    def _where(self) -> str:
+    def _position(self) -> str:
         return f"{self._name}, after row {self._rows}," if self._rows else f"{self._name}, at its first rows,"
 
     @property
-    def _again(self) -> str:
+    def _remedy(self) -> str:
         return "start it again from its first row and seek to the last position"
 
 
@@ -128,12 +128,12 @@ class IteratorRows(BatchedStream):
     def follow(self, compare: Callable[[Any, str], Any]) -> None:
         """Also of the array that was drawn to see the width."""
         super().follow(compare)
-        places = self._places(self.axes, self._name) if self._pending else None
+        places = self._column_places(self.axes, self._name) if self._pending else None
         self._pending = [values if places is None else values[:, places] for values in self._pending]
 
     def _places_of(self, given: Any, where: str) -> np.ndarray | None:
         labels = labels_of(given) if self.header is None else of_columns(self.header)
-        return self._places(() if labels is None else labels.columns, where)
+        return self._column_places(() if labels is None else labels.columns, where)
 
     @property
     def fingerprint(self) -> str:
@@ -158,7 +158,7 @@ class IteratorRows(BatchedStream):
         if (given, skipped) == (self._rows_read, self._skipped):
             return
         if self._rows_read + self._skipped == 0:
-            self._pending = self._pass_over(given + skipped)
+            self._pending = self._skip_rows(given + skipped)
         elif callable(self._source):
             drawn = self._start()
             self._pending = drawn.drop(given + skipped, self._columns)
@@ -170,7 +170,7 @@ class IteratorRows(BatchedStream):
             )
         self._cursor, self._rows_read, self._skipped = _AT_ONCE, given, skipped
 
-    def _pass_over(self, rows: int) -> list[Any]:
+    def _skip_rows(self, rows: int) -> list[Any]:
         held, self._pending = self._pending, []
         for values in held:  # at most one, drawn to see the width
             if values.shape[0] > rows:
@@ -194,7 +194,7 @@ class IteratorRows(BatchedStream):
         first = self._rows_read + self._skipped + taken
         return RowBlock(values[row:stop], lambda i: f"row {first + i} of {self._name}")
 
-    def _settle(self) -> None:
+    def _after_read(self) -> None:
         """Let go of what was given."""
         index, row, _ = self._cursor
         self._pending = [self._pending[index][row:]] if index < len(self._pending) else []
@@ -254,31 +254,31 @@ def standard_input(
     openers: dict[str, Callable[[], Iterator[np.ndarray]]] = {
         "csv": lambda: _csv(source, columns, header, named),
         "npy": lambda: _npy(source, columns),
-        "float32": lambda: _raw(source, columns),
+        "float32": lambda: _float32_rows(source, columns),
     }
     require_known(format, openers, "unknown format")
     rows = IteratorRows(openers[format](), columns=columns, non_finite=non_finite, gaps=gaps, name=NAME)
     return rows
 
 
-def _arriving(file: Any) -> Iterator[bytes]:
+def _available_blocks(file: Any) -> Iterator[bytes]:
     """Yield what is there, up to a block: a full block is never waited for, only its first byte."""
-    while block := _some(file, BLOCK_BYTES):
+    while block := _read_available(file, BLOCK_BYTES):
         parts, size = [block], len(block)
-        while size < BLOCK_BYTES and _more_waits(file) and (block := _some(file, BLOCK_BYTES - size)):
+        while size < BLOCK_BYTES and _is_readable_soon(file) and (block := _read_available(file, BLOCK_BYTES - size)):
             parts.append(block)
             size += len(block)
         yield b"".join(parts)
 
 
-def _some(file: Any, size: int) -> bytes:
+def _read_available(file: Any, size: int) -> bytes:
     """At least one byte; nothing at the end."""
     while (block := file.read1(size)) is None:  # a descriptor that was set not to block
         select.select([file], [], [])
     return bytes(block)
 
 
-def _more_waits(file: Any) -> bool:
+def _is_readable_soon(file: Any) -> bool:
     """Say whether more comes in a moment. A block read by ``read1`` leaves nothing in the buffer of ``file``."""
     try:
         return bool(select.select([file], [], [], GATHER_SECONDS)[0])
@@ -286,9 +286,9 @@ def _more_waits(file: Any) -> bool:
         return True  # not a file of the operating system: it has all it will ever have
 
 
-def _raw(file: Any, columns: int) -> Iterator[np.ndarray]:
+def _float32_rows(file: Any, columns: int) -> Iterator[np.ndarray]:
     wide, rest, rows = 4 * columns, b"", 0
-    for block in _arriving(file):
+    for block in _available_blocks(file):
         rest += block
         whole = len(rest) // wide
         if whole:
@@ -306,7 +306,7 @@ def _npy(file: Any, columns: int) -> Iterator[np.ndarray]:
     while head := file.read(1):
         where = f"array {arrays} of {NAME}"
         try:
-            shape, fortran, dtype = npy_header(cast(BinaryIO, _Resumed(head, file)), where)
+            shape, fortran, dtype = npy_header(cast(BinaryIO, _PrefixedFile(head, file)), where)
         except (ValueError, EOFError) as error:
             if isinstance(error, BadInputError):
                 raise
@@ -334,7 +334,7 @@ def _npy_rows(file: Any, shape: tuple[int, ...], dtype: np.dtype, where: str) ->
         yield np.frombuffer(data, dtype).reshape(count, columns)
 
 
-class _Resumed:
+class _PrefixedFile:
     """A file whose first byte was read already, to see whether there is one."""
 
     def __init__(self, head: bytes, file: Any) -> None:
@@ -365,7 +365,7 @@ def _csv(
 
 def _whole_lines(file: Any) -> Iterator[bytes]:
     parts: list[bytes] = []
-    for block in _arriving(file):
+    for block in _available_blocks(file):
         cut = block.rfind(b"\n") + 1
         if cut:
             yield b"".join([*parts, block[:cut]])

@@ -19,7 +19,7 @@ from npmdask.symmetric.reader import TensorReader
 ORDERS = ("sequential", "shuffled")
 
 
-class _At(NamedTuple):
+class _Cursor(NamedTuple):
     """The next row: in which epoch, in which unit in the order of that epoch, which of its rows in their order."""
 
     epoch: int
@@ -63,9 +63,9 @@ class ZarrRows(BatchedStream):
         self._weights = weights
         self._epochs, self._units = require_count(epochs, "epochs"), units_of(source.reader)
         self._sizes = np.diff(self._units.bounds)
-        self._cursor = _At(0, 0, 0)
+        self._cursor = _Cursor(0, 0, 0)
         self.axes = () if source.labels is None else source.labels.columns
-        self._places(self.axes, source.path)
+        self._column_places(self.axes, source.path)
         self._ordered: tuple[int, np.ndarray, np.ndarray] | None = None  # of one epoch: units, rows before each
         self._held: tuple[tuple[int, int], Any, np.ndarray | None] | None = None  # epoch and unit, rows, permutation
 
@@ -112,7 +112,7 @@ class ZarrRows(BatchedStream):
         """
         self._require_length(count_of(position, "rows"))
         require_same(position, self._facts(), "this stream")
-        at = _At(*(count_of(position, key) for key in _At._fields))
+        at = _Cursor(*(count_of(position, key) for key in _Cursor._fields))
         given, skipped = count_of(position, "rows_read"), count_of(position, "skipped")
         if at.epoch > self._epochs or (at.epoch == self._epochs and at[1:] != (0, 0)):
             raise BadInputError(f"the position is in epoch {at.epoch} and the stream has {self._epochs}: ask for more")
@@ -137,12 +137,12 @@ class ZarrRows(BatchedStream):
                 "or start again"
             )
 
-    def _exists(self, at: _At) -> bool:
+    def _exists(self, at: _Cursor) -> bool:
         if at.epoch == self._epochs:
             return True
         return at.unit < len(self._sizes) and at.row < self._sizes[self._order_of(at.epoch)[at.unit]]
 
-    def _rows_before(self, at: _At) -> int:
+    def _rows_before(self, at: _Cursor) -> int:
         """Rows of this epoch that lie before ``at``."""
         if at.epoch >= self._epochs:
             return 0
@@ -166,7 +166,7 @@ class ZarrRows(BatchedStream):
         require_count(rows, "rows")
         return None
 
-    def _begin(self) -> None:
+    def _before_read(self) -> None:
         self._epoch = self._cursor.epoch
 
     def _take(self, limit: int) -> RowBlock | None:
@@ -177,18 +177,18 @@ class ZarrRows(BatchedStream):
         values, permutation = self._load(at, unit)
         stop = min(at.row + limit, int(self._sizes[unit]))
         which: Any = slice(at.row, stop) if permutation is None else permutation[at.row : stop]
-        self._cursor = self._after(at, unit, stop)
+        self._cursor = self._position_after(at, unit, stop)
         first, path = int(self._units.bounds[unit]), self._source.path
         inside = np.arange(at.row, stop) if permutation is None else which
         weights = None if self._weights is None else self._weights[first + inside]
         return RowBlock(values[which], lambda i: f"row {first + int(inside[i])} of {path}", weights)
 
-    def _after(self, at: _At, unit: int, row: int) -> _At:
+    def _position_after(self, at: _Cursor, unit: int, row: int) -> _Cursor:
         if row < self._sizes[unit]:
-            return _At(at.epoch, at.unit, row)
-        return _At(at.epoch, at.unit + 1, 0) if at.unit + 1 < len(self._sizes) else _At(at.epoch + 1, 0, 0)
+            return _Cursor(at.epoch, at.unit, row)
+        return _Cursor(at.epoch, at.unit + 1, 0) if at.unit + 1 < len(self._sizes) else _Cursor(at.epoch + 1, 0, 0)
 
-    def _load(self, at: _At, unit: int) -> tuple[Any, np.ndarray | None]:
+    def _load(self, at: _Cursor, unit: int) -> tuple[Any, np.ndarray | None]:
         """The rows of a unit and the order they are given in, the next unit asked for meanwhile."""
         if self._held is None or self._held[0] != (at.epoch, unit):
             self._held = None  # a unit that cannot be read has spoilt the buffer
@@ -196,7 +196,7 @@ class ZarrRows(BatchedStream):
             for following in order[at.unit + 1 : at.unit + 2]:
                 self._units.fetch(int(following))
             values, permutation, path = self._units.load(unit), None, self._source.path
-            places = self._places(self.axes, path)
+            places = self._column_places(self.axes, path)
             values = values if places is None else values[:, places]
             if self._shuffled:
                 permutation = generator(self._seed, "rows", at.epoch, unit).permutation(int(self._sizes[unit]))

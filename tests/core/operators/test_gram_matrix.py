@@ -333,8 +333,10 @@ def test_full_columns_of_sparse_rows_beside_pairs_of_the_others(
     monkeypatch.setattr(formed, "FEWEST", 1)
     monkeypatch.setattr(formed, "FILLED", 200 * most)
     multiplied: list[int] = []
-    fullest = formed._fullest
-    monkeypatch.setattr(formed, "_fullest", lambda *asked: multiplied.append(len(fullest(*asked))) or fullest(*asked))
+    fullest = formed._fullest_columns
+    monkeypatch.setattr(
+        formed, "_fullest_columns", lambda *asked: multiplied.append(len(fullest(*asked))) or fullest(*asked)
+    )
     blocks = formed.UpperBlocks(30, side)
     held, whole = np.zeros(blocks.shape), np.empty((30, 30))
     blocks.add_sparse_rows(held, sp.csr_matrix(x))

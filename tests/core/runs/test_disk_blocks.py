@@ -123,7 +123,7 @@ def test_bits_are_the_same_with_any_memory_and_threads(
 def test_one_range_is_in_memory_at_a_time(stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of them once took 1.16 times the memory that a run was allowed."""
     ranges_of(monkeypatch, 2)
-    original, held = disk_release._seen, list[Any]()
+    original, held = disk_release._viewed_tiles, list[Any]()
 
     def seen(*asked: Any) -> np.ndarray:
         assert all(one() is None for one in held)
@@ -131,7 +131,7 @@ def test_one_range_is_in_memory_at_a_time(stored: str, tmp_path: Path, monkeypat
         held.append(weakref.ref(found))
         return found
 
-    monkeypatch.setattr(disk_release, "_seen", seen)
+    monkeypatch.setattr(disk_release, "_viewed_tiles", seen)
     asked: dict[str, Any] = {"algorithm": "power", "options": ON_DISK, "max_steps": 1}
     npmdask.top_k(stored, 4, kind="sparse", store=tmp_path / "run", **asked)
     assert len(held) > 3

@@ -15,7 +15,7 @@ from npmdask.core import features
 from npmdask.core.checkpoint.schema import is_protected, is_public
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.features import FEATURES, Feature
-from npmdask.core.runs.kinds import _as_stored
+from npmdask.core.runs.kinds import _stored_answer
 from npmdask.core.runs.restore import find_start, require_same_run, solution_of, tables_of
 from npmdask.errors import BadInputError, RefusedError
 from tests.conftest import needs
@@ -69,7 +69,7 @@ def test_every_door_withholds(table: str, stored: Stored) -> None:
     run = RunStore(stored(table))
     assert not is_public(run.read_spec() or {})
     assert solution_of(run, scores=False).analysed.rows is None
-    assert _as_stored(run, "gone") is None
+    assert _stored_answer(run, "gone") is None
     assert "--tol" not in remedy(run.path)
     error_in(run.path)
     assert "error" not in [line["event"] for line in events(run.path)] and SAID not in str(events(run.path))
@@ -80,7 +80,7 @@ def test_every_door_of_a_public_store_tells(table: str, stored: Stored) -> None:
     """Mutants: is_public that is always False; a table that no feature knows withholds."""
     run = RunStore(stored(*filter(None, [table])))
     assert is_public(run.read_spec() or {}) and solution_of(run, scores=False).analysed.rows == 60
-    assert _as_stored(run, "gone") is not None
+    assert _stored_answer(run, "gone") is not None
     assert "--tol 0.5" in remedy(run.path)
     error_in(run.path)
     assert SAID in events(run.path)[-1]["sentence"]

@@ -70,7 +70,7 @@ def test_noise_that_follows_the_entries_is_taken_as_loud_as_it_gets(tmp_path: Pa
     statement = solve(problem, tmp_path / "run", Resources()).statement
     assert statement is not None
     first, *_, last = statement["noise_stddev"]
-    mechanism = PowerNoise(problem)._at(4)[0]
+    mechanism = PowerNoise(problem)._block_mechanism(4)[0]
     loudest = mechanism.noise_stddev(np.eye(40, 4))
     assert first < last <= loudest * (1 + 1e-9)
     outlook, sizes = told(problem, "spiked:2,5,largest=3e4")

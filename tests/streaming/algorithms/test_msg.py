@@ -104,7 +104,7 @@ def test_the_mini_batch_step_is_the_projected_one_exactly_when_the_test_holds(ki
     for _ in range(150):
         n = int(rng.integers(K + 1, 40))
         batch = stream(n, seed=int(rng.integers(1 << 30)))[0] if rng.random() < 0.2 else rows[rng.integers(0, 100, n)]
-        mixed, holds, _images = algorithm._try(state.vectors, batch, 1)
+        mixed, holds, _images = algorithm._try_update(state.vectors, batch, 1)
         vectors = mixed.vectors()
         p = state.vectors @ state.vectors.T
         exact = stepped(p, batch, algorithm.step_size(1), algorithm.shrinkage, False)

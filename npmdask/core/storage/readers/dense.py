@@ -135,7 +135,7 @@ class DenseReader(InTiles):
         return access_of(self.array)
 
     @cached_property
-    def _looked_at(self) -> Any:
+    def _checked_array(self) -> Any:
         """The array as zarr reads it, its chunks looked at."""
         return looked_at(self.array, lost_file)
 
@@ -305,7 +305,7 @@ class DenseReader(InTiles):
         name, rows, columns = self.chunk_name(slab, column), self.slab_rows(slab), self.slab_columns(column)
         if self.access.way == "zarr":
             with self._reading(name):
-                return np.ascontiguousarray(self._looked_at[rows, columns])
+                return np.ascontiguousarray(self._checked_array[rows, columns])
         whole = scratch(("chunk", slot), self.whole, self.dtype)
         if self.access.by_rows:
             with self.opened(slab, column) as fill:

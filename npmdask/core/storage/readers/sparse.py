@@ -141,7 +141,7 @@ class CsrReader:
     def read_ahead(self, slabs: range) -> None:
         """Ask for the chunks of ``slabs`` meanwhile: of the kernel, or of an object store."""
         for name in ("indices", "data"):
-            each, array, access = self._in_file[name], self.arrays[name], self.access[name]
+            each, array, access = self._slabs_per_file[name], self.arrays[name], self.access[name]
             for number in range(slabs.start // each, -(-slabs.stop // each)):
                 some = range((slabs.start - number * each) * self.chunk, (slabs.stop - number * each) * self.chunk)
                 ask_ahead(array, access, self._file_name(name, number), some=some)
@@ -155,7 +155,7 @@ class CsrReader:
         )
 
     def _some_names(self, most: int) -> tuple[str, ...]:
-        files = -(-self.units // self._in_file["data"])
+        files = -(-self.units // self._slabs_per_file["data"])
         return tuple(self._file_name("data", number) for number in range(min(files, most)))
 
     @cached_property
@@ -168,7 +168,7 @@ class CsrReader:
         return {name: access_of(array) for name, array in self._entry_arrays.items()}
 
     @cached_property
-    def _in_file(self) -> dict[str, int]:
+    def _slabs_per_file(self) -> dict[str, int]:
         """Slabs in a file of ``data`` and of ``indices``: more than one in a shard."""
         return {name: stored_shape(array)[0] // self.chunk for name, array in self._entry_arrays.items()}
 
@@ -197,7 +197,7 @@ class CsrReader:
         first, last = self.rows_of(slabs)
         pointers = self._pointers(first, last + 2, record)
         start, stop = slabs.start * self.chunk, min(slabs.stop * self.chunk, self.entries)
-        held = _Held(start, np.empty(0, np.int64), np.empty(0, self.dtype))
+        held = _PendingEntries(start, np.empty(0, np.int64), np.empty(0, self.dtype))
         at = 0  # index into `pointers` of the row where `held` begins
         if pointers[0] < start:
             at = 1
@@ -261,7 +261,7 @@ class CsrReader:
         span = slice(slab * self.chunk, min((slab + 1) * self.chunk, self.entries))
         indices, data = (self._read_chunk(name, slab, span, record, files) for name in ("indices", "data"))
         record.chunks += 2
-        if _outside(indices, self.shape[1]):
+        if _has_column_outside(indices, self.shape[1]):
             raise BadInputError(f"{self.where}: a column index in chunk {slab} is outside 0..{self.shape[1] - 1}")
         return indices, data
 
@@ -270,7 +270,7 @@ class CsrReader:
         array, access = self.arrays[name], self.access[name]
         if access.way == "zarr":
             return self.slices[name][span]
-        number, place = divmod(slab, self._in_file[name])
+        number, place = divmod(slab, self._slabs_per_file[name])
         key, whole = self._file_name(name, number), np.empty(array.chunks, array.dtype)
         try:
             if access.by_rows:
@@ -289,7 +289,7 @@ class CsrReader:
         values = self._values(name, slab, span, files)
         crc = crc32c(values)
         if self.checksums is not None and int(self.checksums[name][slab]) != crc:
-            key = self._file_name(name, slab // self._in_file[name])
+            key = self._file_name(name, slab // self._slabs_per_file[name])
             again = lambda: crc32c(self._values(name, slab, span, files))  # noqa: E731
             known = int(self.checksums[name][slab])
             raise corrupt(key, self.arrays[name], f"{self.where}/{name}", known, again)
@@ -300,12 +300,12 @@ class CsrReader:
         return values
 
 
-def _outside(indices: np.ndarray, columns: int) -> bool:
+def _has_column_outside(indices: np.ndarray, columns: int) -> bool:
     """Say whether a column index is negative or too large, in one comparison: unsigned, negative ones are large."""
     return bool(len(indices)) and int(indices.view(f"u{indices.dtype.itemsize}").max()) >= columns
 
 
-class _Held(NamedTuple):
+class _PendingEntries(NamedTuple):
     """Entries read but not yet handed on; ``start`` is the position of the first in the whole matrix."""
 
     start: int
@@ -316,16 +316,16 @@ class _Held(NamedTuple):
     def stop(self) -> int:
         return self.start + len(self.data)
 
-    def extend(self, indices: np.ndarray, data: np.ndarray) -> _Held:
+    def extend(self, indices: np.ndarray, data: np.ndarray) -> _PendingEntries:
         if not len(self.data):
-            return _Held(self.start, indices, data)
-        return _Held(self.start, np.concatenate([self.indices, indices]), np.concatenate([self.data, data]))
+            return _PendingEntries(self.start, indices, data)
+        return _PendingEntries(self.start, np.concatenate([self.indices, indices]), np.concatenate([self.data, data]))
 
     def slice(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         return self.indices[start - self.start : stop - self.start], self.data[start - self.start : stop - self.start]
 
-    def drop(self, until: int) -> _Held:
-        return _Held(until, self.indices[until - self.start :], self.data[until - self.start :])
+    def drop(self, until: int) -> _PendingEntries:
+        return _PendingEntries(until, self.indices[until - self.start :], self.data[until - self.start :])
 
 
 def _verify_pointers(reader: CsrReader, begin: int, pointers: np.ndarray, table: np.ndarray) -> None:
