@@ -579,7 +579,7 @@ def largest_mates(powers: Block) -> np.ndarray:
 # record_zero_out     the same                                              C B
 # record_replace      the same                                              2 B sqrt(C^2 - B^2) up to B = C / sqrt(3),
 #                                                                           then (C^2 + B^2) / sqrt(2)
-# of T(I, u, u), T of order 3 (relations/tensor.py; t: T_ijk and its permutations)
+# of T(I, u, u), T of order 3 (TensorRelation; t: T_ijk and its permutations)
 # tensor_entry        t differs by c (i = j: by 2 c; i = j = k: by 6 c)     6 c max u_i^2
 # tensor_orbit        every position of t differs by at most c              at most 2 sqrt(3) c max u_i^2
 # ==================  ====================================================  ==========================================

@@ -356,7 +356,7 @@ def _refusal_text(
         remedies.append(f'or algorithm = "krylov", which forms no matrix of {side}')
     rank = 0 if formed or chosen is None else largest_rank(plan, operator, p, state_blocks, base, locked)
     if chosen is not None and (number := (rank - chosen.beside) // chosen.each) > 0:
-        # As posing.default_rank chooses p when it is left out: max(k + 10, min(2 k, 64)).
+        # As problem.default_rank chooses p when it is left out: max(k + 10, min(2 k, 64)).
         default = rank - 10 if rank >= 64 else min(rank // 2, rank - 10)
         room = f"target_rank up to {default} if it is left out, " if default > 0 else ""
         room = f" ({room}up to {rank} if it is given)" if chosen == ITERATION_RANK else ""

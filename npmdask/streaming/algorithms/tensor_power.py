@@ -8,7 +8,7 @@ which is never formed. Algorithm 2 of the paper, line by line (n: ``block_rows``
     4.      for t = 0 to R - 1:
     6.          sum (x^T u_t)^2 x / n over the next n rows              OnlineTensorPower._add_rows
     7.          less sum_j weight_j (v_j^T u_t)^2 v_j, j < i            npmdask.tensors.components.deflated
-    8.          over its norm                                           OnlineTensorPower._searched
+    8.          over its norm                                           OnlineTensorPower._finish_block
     10.     the restart of the largest score T(u, u, u) is v_i          OnlineTensorPower._add_component
 
 Where this differs from what is printed:
