@@ -85,7 +85,7 @@ def test_the_plan_takes_the_same_words(folder: Path, capsys: Any) -> None:
     assert code == 3 and not out
 
 
-@needs("manage")
+@needs("manage", "remote")
 def test_paths_of_changes_are_relative_to_where_the_command_is_given(folder: Path) -> None:
     """Those of a file to the file: a change that is taken relative to it would name another folder."""
     Path("below").mkdir()

@@ -250,7 +250,7 @@ def test_what_a_source_says_of_itself_is_checked_when_it_is_opened(
         open_source("odd://odd")
 
 
-@needs("containers")
+@needs("containers", "remote")
 def test_openers_that_fail_and_schemes_that_cannot_be_registered(toy: dict[str, Toy]) -> None:
     with pytest.raises(BadInputError, match=r"toy://gone cannot be opened by its registered source \(KeyError"):
         open_source("toy://gone")
