@@ -341,6 +341,7 @@ def _is_in_run(root: Path, folder: Path) -> bool:
 
 
 class _Pages(BaseHTTPRequestHandler):
+    timeout = 30.0  # seconds: of a connection that sends nothing; each has a thread
     root: Path
     login: str
     auth: str
@@ -356,13 +357,12 @@ class _Pages(BaseHTTPRequestHandler):
             self.end_headers()
             return
         asked = urlsplit(self.path)
-        first = asked.path == "/"
-        found = _index_page(self.root, self.auth, asked.query) if first else page_at(self.root, self.path)
+        found = _index_page(self.root, self.auth, asked.query) if asked.path == "/" else page_at(self.root, self.path)
         if found is None:
             self.send_error(404, "there is no such page")
             return
         self.send_response(200)
-        for name, value in (HEADERS | INDEX_HEADERS if first else HEADERS).items():
+        for name, value in (HEADERS | INDEX_HEADERS if asked.path == "/" else HEADERS).items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(found)))
         self.end_headers()

@@ -3,6 +3,7 @@
 import base64
 import http.client
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,17 @@ def test_without_a_login_there_is_nothing_to_get(port: int) -> None:
         assert (status, text) == (401, "") and headers["WWW-Authenticate"].startswith("Basic ")
         assert asked(port, "/missing.html", auth=auth)[0] == 401
     assert "frame-ancestors 'none'" in asked(port, "/a%20b/report.html")[2]["Content-Security-Policy"]
+
+
+def test_who_sends_nothing_is_not_waited_for(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection has a thread; any user of the machine could make as many as there can be."""
+    assert 0 < (reports._Pages.timeout or 0) <= 60
+    monkeypatch.setattr(reports._Pages, "timeout", 0.5)
+    for sent in (b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1:"):
+        with socket.create_connection(("127.0.0.1", port), timeout=120) as silent:
+            silent.sendall(sent)
+            assert silent.recv(1) == b"", "the server ends it"
+    assert asked(port, "/a%20b/report.html")[0] == 200
 
 
 def test_links_are_of_pages_that_are_served(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
