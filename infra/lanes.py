@@ -17,7 +17,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = ("ingest", "private", "report")
+EXTRAS = ("ingest", "objects", "private", "report")
 TESTED_BY = ("pytest", "hypothesis", "scikit-learn", "xarray")  # of the development group
 TESTS = (
     "tests/core/operators/test_operators.py",
@@ -25,6 +25,7 @@ TESTS = (
     "tests/core/algorithms/test_krylov.py",
     "tests/core/algorithms/test_gram.py",
     "tests/core/execution/test_passes.py",
+    "tests/core/storage/test_shards.py",
     "tests/estimators/test_pca.py",
     "tests/core/runs/test_loop.py",
     "tests/core/runs/test_warm_start.py",

@@ -15,11 +15,16 @@ import pytest
 import scipy.sparse as sp
 import zarr
 from awscrt.checksums import crc32c
+from zarr.abc.store import RangeByteRequest
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+from zarr.core import codec_pipeline
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
 
 from npmdask.core.execution.executor import Threads
 from npmdask.core.operators import Gram
 from npmdask.core.storage import chunk_access
+from npmdask.core.storage.chunk_access import Boxes, looked_at, lost_file, require_sound
 from npmdask.core.storage.readers import dense
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.readers.sparse import CsrReader
@@ -145,6 +150,63 @@ def test_an_inner_chunk_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
     file.write_bytes(shard_of([*pieces[:3], b"junk" * 5], range(4), 0))
     with pytest.raises(BadInputError, match=r"chunk c/0/0 of .*its inner chunk \(1, 1\): "):
         rows_of_tiles(open_source(tmp_path / "x.zarr"))
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_where_an_index_lies_may_be_a_word(location: str, tmp_path: Path) -> None:
+    """From zarr 3.4 on; before it was a member of an enumeration."""
+    values = np.random.default_rng(0).standard_normal((80, 20)).astype("f4")
+    array = write(tmp_path / "x.zarr", values, (20, 10), (40, 20), "blosc", location=location)
+    object.__setattr__(array.metadata.codecs[0], "index_location", location)
+    reader: Any = dense.DenseReader(array=array)
+    assert reader.access.by_rows
+    np.testing.assert_array_equal(collected(reader), values)
+    data = np.frombuffer((tmp_path / "x.zarr" / "c" / "0" / "0").read_bytes(), np.uint8)
+    index = data[:68].copy() if location == "start" else data[-68:].copy()  # of four inner chunks, and its checksum
+    span = (0, 68) if location == "start" else None
+    require_sound(array, index, len(data), span)
+    index[9] ^= 1
+    with pytest.raises(ValueError, match="the index of its shard is corrupt"):
+        require_sound(array, index, len(data), span)
+
+
+@pytest.mark.parametrize("name", ["BatchedCodecPipeline", "FusedCodecPipeline"])
+def test_chunks_are_looked_at_whatever_pipeline_zarr_has(name: str, tmp_path: Path) -> None:
+    """The fused one, of zarr 3.4, asks the store behind another one by itself where it may."""
+    if not hasattr(codec_pipeline, name):
+        pytest.skip("this version of zarr does not have it")
+    values = np.random.default_rng(0).standard_normal((80, 20)).astype("f4")
+    write(tmp_path / "x.zarr", values, (20, 10), (40, 20), "blosc")
+    file = tmp_path / "x.zarr" / "c" / "0" / "0"
+    (first, *others), count = pieces_of(file, (2, 2)), len(file.read_bytes())
+    with zarr.config.set({"codec_pipeline.path": f"zarr.core.codec_pipeline.{name}"}):
+        boxes = Boxes(zarr.open_array(tmp_path / "x.zarr", mode="r"))
+        np.testing.assert_array_equal(boxes[3:70], values[3:70])
+        file.write_bytes(shard_of([first[:12] + struct.pack("<I", count) + first[16:], *others], range(4), 0))
+        with pytest.raises(BadInputError, match=r"chunk c/0/0 of .*its Blosc frame claims another length"):
+            boxes[3:10]
+        file.unlink()
+        with pytest.raises(BadInputError, match=r"chunk c/0/0 of .* is missing"):
+            boxes[3:10]
+
+
+def test_ranges_of_a_shard_are_looked_at(tmp_path: Path) -> None:
+    """By which zarr asks for inner chunks from 3.2 on."""
+    array = write(tmp_path / "x.zarr", np.ones((40, 20), "f4"), (20, 10), (40, 20), "blosc")
+    file = tmp_path / "x.zarr" / "c" / "0" / "0"
+    first, second, *others = pieces_of(file, (2, 2))
+    file.write_bytes(shard_of([first, second[:-4], *others], range(4), 0))
+    store, spans = looked_at(array, lost_file).store_path.store, (0, len(first), len(first) + len(second) - 4)
+
+    async def asked(*pairs: tuple[int, int]) -> list[bytes]:
+        ranges, prototype = [RangeByteRequest(*pair) for pair in pairs], default_buffer_prototype()
+        found = [part async for parts in store.get_ranges("c/0/0", ranges, prototype=prototype) for part in parts]
+        assert [number for number, _ in found] == list(range(len(pairs)))
+        return [came.to_bytes() for _, came in found]
+
+    assert sync(asked(spans[:2], spans[:2])) == [first, first]
+    with pytest.raises(BadInputError, match=r"chunk c/0/0 of .*its Blosc frame claims another length"):
+        sync(asked(spans[:2], spans[1:]))
 
 
 def test_what_lies_behind_the_end_of_the_array_is_not_read(tmp_path: Path) -> None:
