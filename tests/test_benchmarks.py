@@ -19,7 +19,7 @@ import xarray as xr
 import zarr
 from scipy.sparse import csr_matrix
 
-from benchmarks import cache
+from benchmarks import cache, chunk_access
 from benchmarks.__main__ import BROKEN, MISSED, measure, status
 from benchmarks.card import (
     FILLED,
@@ -394,6 +394,31 @@ def test_real_rows_are_of_two_packages_and_have_no_missing_values() -> None:
     assert temperatures.shape == (450, 50) and 1 < np.abs(temperatures).max() < 50
     steps = np.diff(temperatures[:18], axis=0).std(), temperatures.std()
     assert steps[0] < 0.5 * steps[1], "neighbours are alike"
+
+
+@pytest.mark.slow
+def test_ways_to_read_chunks_are_compared_by_what_they_read(tmp_path: Path) -> None:
+    """Every damage once, in chunks and shards of several codecs; and a pass that reads every value once."""
+    said = {}
+    for number in (10 * at + at % 10 for at in range(len(chunk_access.DAMAGE))):
+        name, file = chunk_access.damaged(tmp_path / str(number), number)
+        said[name] = [chunk_access.verdict(way, tmp_path / str(number), number, file) for way in ("ours", "zarr")]
+    assert set(said) == set(chunk_access.DAMAGE)
+    assert said["missing"] == said["a folder"] == ["refused, named", "silently filled"]
+    assert not any(ours == "silently filled" for ours, _ in said.values())
+    table = chunk_access.damage_table(
+        list(said), {way: [each[i] for each in said.values()] for i, way in enumerate(("ours", "zarr"))}
+    )
+    assert "'missing': 1, 'a folder': 1" in table
+    path = str(chunk_access.written(tmp_path / "x.zarr", "chunks of 100 KB", "zstd", "f4", 2**21))
+    sums: list[np.ndarray] = []
+    chunk_access.read_boxes(
+        chunk_access.opened("zarr", path), 2**18, lambda values: sums.append(values.sum(axis=0)), 0, 1
+    )
+    assert len(sums) > 2
+    np.testing.assert_allclose(sum(sums), zarr.open_array(path)[...].sum(axis=0), rtol=1e-4, atol=1e-3)
+    for way in ("ours", "zarr"):
+        chunk_access.pass_of(way, path)()
 
 
 def bits_came_over_the_link(details: Any) -> bool:

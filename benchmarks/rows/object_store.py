@@ -54,7 +54,7 @@ def measure(context: Context, *, chunk: int, shard: int | None = None, sparse: b
     written = _written_entries if sparse else _written
     try:
         local = written(folder / "bucket" / "x.zarr", rows, height, each)
-        with _served(folder, context.folder, rate):
+        with served(folder, context.folder, rate):
             return _measured(context, local, rate, chunk // smaller, "sparse" if sparse else "matrix")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -92,19 +92,22 @@ def _written_entries(store: Path, rows: int, height: int, shard: int | None) -> 
 
 
 @contextmanager
-def _served(folder: Path, own: Path, rate: float) -> Iterator[None]:
-    """The folder as an object store behind the link, and what a client needs to know of it in the environment."""
+def served(folder: Path, own: Path, rate: float, delay: int = DELAY) -> Iterator[None]:
+    """The folder as an object store behind the link, and what a client needs to know of it in the environment.
+
+    Without ``delay`` there is no link.
+    """
     server, link = _free_port(), _free_port()
     before = {name: os.environ.get(name) for name in (*SETTINGS, "AWS_ENDPOINT_URL")}
     with ExitStack() as stack:
         for name, port, *words in (
             ("object_server", server, str(folder)),
-            ("link", link, str(server), str(DELAY), str(rate)),
+            *([("link", link, str(server), str(delay), str(rate))] if delay else []),
         ):
             command = [sys.executable, "-m", f"benchmarks.{name}", str(port), *words]
             child = stack.enter_context(started(command, folder=own))
             _wait_for(port, child)
-        os.environ.update(SETTINGS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{link}")
+        os.environ.update(SETTINGS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{link if delay else server}")
         try:
             yield
         finally:
