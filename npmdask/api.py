@@ -140,7 +140,8 @@ def top_k(
         they fall slowly. By default they are chosen from the shape, the tolerance and the memory, and kept in the
         store.
     memory : str or int, optional
-        Limit for all processes of the run together, like "1GiB" or a number of bytes; checked before the first pass.
+        Limit for all processes of the run together, like "1GiB" or a number of bytes; checked before the first pass. By
+        default none.
     tol : float, optional
         Relative residual to reach, ``||A v - theta v|| <= tol |theta|``; 1e-9, or 1e-6 for float32 data, by default.
     low_rank_tol : float, optional
@@ -198,7 +199,8 @@ def top_k(
     device_memory : str or int, optional
         Limit for the memory of the GPU, for each process; by default most of what is free.
     commit_seconds : float, default 30.0
-        Seconds between two commits within a pass: the most that a kill costs, in addition to the tasks in progress.
+        Seconds between two commits (sums so far, written to ``store``) within a pass: the most that a kill costs, in
+        addition to the tasks in progress.
     observer : Observer, optional
         Called for the plan, and for every pass and step.
     progress : bool, default False

@@ -160,8 +160,9 @@ def singular_triplets(
     """
     Compute the k leading singular triplets of a stored matrix, including very small ones, from its dilation.
 
-    :func:`top_k` works with ``A^T A``, which loses singular values below 1e-8 of the largest. The dilation keeps them,
-    but needs twice as many columns.
+    :func:`top_k` works with ``A^T A``, which loses singular values below 1e-8 of the largest. The dilation D keeps
+    them: a symmetric matrix with m + n columns, A and ``A^T`` beside blocks of zeros, whose eigenvalues are the
+    singular values of A with both signs.
 
     Parameters
     ----------
@@ -188,7 +189,7 @@ def singular_triplets(
     store : str or Path, optional
         Folder of the run, or a URL. To resume a killed run, call this again with the same store.
     memory : str or int, optional
-        Limit for all processes of the run together, like "1GiB" or a number of bytes.
+        Limit for all processes of the run together, like "1GiB" or a number of bytes; by default none.
     workers : int, default 0
         Worker processes; 0 uses only this one.
     threads : int, optional

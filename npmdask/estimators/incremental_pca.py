@@ -49,9 +49,9 @@ class IncrementalPCA(CentredComponents):
     """
     Find the principal components of rows that come in batches, each row once.
 
-    With the attributes, signs and methods of scikit-learn's IncrementalPCA, but more accurate: 4 k directions are held
-    on the way to k, in memory O(d (4 k + batch)). Where they are all that the rows have, the result is that of
-    :class:`PCA`. The same batches give the same bits.
+    With the attributes, signs and methods of scikit-learn's IncrementalPCA, but more accurate: 4 k directions of the d
+    columns are held on the way to k, in memory O(d (4 k + batch)). Where they are all that the rows have, the result is
+    that of :class:`PCA`. The same batches give the same bits.
 
     Parameters
     ----------

@@ -283,8 +283,8 @@ class PCA(CentredComponents, _RunEstimator):
     Find the principal components of rows that need not fit in memory.
 
     The result of scikit-learn's PCA, with its attributes, signs and methods, for every source of :func:`npmdask.top_k`:
-    arrays, sparse matrices (centred without filling them in), tables, Dask arrays, stores by path or URL. Components
-    whose variance is less than 1e-15 of the largest are noise.
+    arrays, sparse matrices (centred without filling them in), tables, Dask arrays, stores by path or URL: n rows of d
+    columns. Components whose variance is less than 1e-15 of the largest are noise.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ class PCA(CentredComponents, _RunEstimator):
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
-        Limit for the fit, like "1GiB".
+        Limit for the fit, like "1GiB"; by default none.
     device : {"cpu", "auto", "cuda"}, default "cpu"
         What sums over the rows are formed on, as for :func:`npmdask.top_k`: "cuda" is an NVIDIA GPU.
     device_memory : str or int, optional
@@ -396,7 +396,7 @@ class TruncatedSVD(_RunEstimator):
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
-        Limit for the fit, like "1GiB".
+        Limit for the fit, like "1GiB"; by default none.
     device : {"cpu", "auto", "cuda"}, default "cpu"
         What sums over the rows are formed on, as for :func:`npmdask.top_k`: "cuda" is an NVIDIA GPU.
     device_memory : str or int, optional

@@ -95,7 +95,7 @@ class Mixture(*DENSITY, _SampleEstimator):  # type: ignore[misc]
     n_components : int, default 2
         Components (k), fewer than columns.
     memory : str or int, optional
-        Limit for the fit, like "1GiB".
+        Limit for the fit, like "1GiB"; by default none.
     store : str or Path, optional
         Folder of the run, from which a killed fit resumes; by default a temporary one.
     random_state : int, RandomState or None, default 0
@@ -202,12 +202,14 @@ class ICA(*TRANSFORMER, _SampleEstimator):  # type: ignore[misc]
     """
     Find independent components by the tensor power method on fourth cumulants and some steps of FastICA, in passes.
 
+    Rows (n x d) are taken for linear mixtures of k independent sources, none of them Gaussian.
+
     Parameters
     ----------
     n_components : int, default 2
         Components (k), at most as many as columns.
     memory : str or int, optional
-        Limit for the fit, like "1GiB".
+        Limit for the fit, like "1GiB"; by default none.
     store : str or Path, optional
         Folder of the run, from which a killed fit resumes; by default a temporary one.
     random_state : int, RandomState or None, default 0

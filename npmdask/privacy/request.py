@@ -20,25 +20,27 @@ class Privacy:
     Parameters
     ----------
     epsilon : float
-        The epsilon that the whole run may spend.
+        The epsilon that the whole run may spend, above 0.
     delta : float
         The delta of the whole run; 0 for pure epsilon-differential privacy.
     neighboring_relation : str
-        Which data sets must be indistinguishable, such as "record_replace" or "entry"
-        (docs/explanation/private-guarantee.md); no default.
+        Which data sets must be indistinguishable: "record_replace", "record_zero_out" or "record_add_remove" of rows;
+        "entry", "symmetric_entry", "spectral_norm" or "frobenius_norm" of a matrix; "tensor_entry" or "tensor_orbit"
+        (docs/explanation/private-guarantee.md).
     clip_norm : float
-        Public bound on the 2-norm of a record, or on the magnitude of an entry; larger ones are clipped to it.
+        Public bound on the 2-norm of a record (row), or on the magnitude of an entry; larger ones are clipped to it.
     change : float, default 1.0
         How much an entry, or the norm, may differ between neighbours (matrix relations).
     coherence : float, optional
-        Public estimate of the coherence of A, for noise that does not depend on X (entry relations).
+        Public bound on the coherence of the matrix: d times the largest squared entry of its eigenvectors, 1 to d, the
+        number of columns. Noise then has a size that is fixed in advance (entry relations).
     mechanism : {"gaussian", "laplace"}, default "gaussian"
         "laplace" for pure epsilon (delta = 0).
     calibration : {"exact", "paper"}, default "exact"
         "exact" (Gaussian DP), or the formula of Hardt and Price.
     clip_images : bool, default True
-        Also clip the images of records in each block, for less noise (docs/decisions/0023). Not possible with
-        ``calibration = "paper"``, because the paper does not.
+        Also clip the products of records with the block of each step, for less noise (docs/decisions/0023). Not
+        possible with ``calibration = "paper"``, because the paper does not.
     ledger : str, optional
         File or database URL of the budgets; by default ``NPMDASK_LEDGER`` or a file of the user.
     dataset : str, optional

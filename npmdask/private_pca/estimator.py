@@ -53,7 +53,7 @@ class PrivatePCA(Components):
     epsilon : float
         The epsilon that a fit may spend.
     delta : float
-        The delta of a fit; well below 1 / n.
+        The delta of a fit; well below one over the number of rows.
     row_norm : float
         Public bound on the 2-norm of a row; longer rows are scaled down to it. Do not choose it by looking at the data.
     neighboring_relation : {"record_replace", "record_zero_out", "record_add_remove"}
@@ -78,7 +78,7 @@ class PrivatePCA(Components):
     dataset : str, optional
         Name of the data set in the ledger; the path of the data by default.
     memory : str or int, optional
-        Limit for the fit, like "1GiB".
+        Limit for the fit, like "1GiB"; by default none.
     random_state : int, RandomState or None, default None
         Seed of the public start, not of the noise, whose key is secret. None uses a fixed seed.
     progress : bool, default False
@@ -89,8 +89,8 @@ class PrivatePCA(Components):
     components_ : numpy.ndarray, shape (k, d)
         Orthonormal rows, as released; the entry of largest size in each is positive.
     values_ : numpy.ndarray, shape (k,)
-        Mean squares of the scaled-down rows along the components, about 0, as released. Sums with "record_add_remove",
-        which keeps the number of rows private; singular values for sparse rows.
+        Mean squares of the scaled-down rows along the components, not centred, as released. Sums with
+        "record_add_remove", which keeps the number of rows private; singular values for sparse rows.
     value_stddevs_ : numpy.ndarray or None
         Standard deviations of the noise on ``values_``, where they are known.
     statement_ : dict

@@ -1036,7 +1036,7 @@ def gram(
     seed : int, default 0
         Seed of the probes that measure this error; Gram matrices with the same seed can be merged.
     memory : str or int, optional
-        Limit for all processes together, like "1GiB"; checked before the pass.
+        Limit for all processes together, like "1GiB"; checked before the pass. By default none.
     workers : int, default 0
         Worker processes; 0 uses only this one. Like the next two, it changes no bit of the result.
     threads : int, optional

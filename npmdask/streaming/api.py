@@ -57,7 +57,7 @@ def stream_pca(
     progress: bool = False,
 ) -> StreamSolution:
     """
-    Learn the k leading principal directions of rows that are read once, or once per epoch.
+    Learn the k leading principal directions of rows (of d columns) that are read once, or once per epoch.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ def stream_pca(
         (docs/howto/streaming.md says which to choose). "online-tensor-power" has its own function:
         :func:`stream_components`.
     options : dict, optional
-        Further parameters of the algorithm; see its class.
-    batch_rows : int, optional
+        Further parameters of the algorithm, such as ``{"gap": 0.1}`` (docs/howto/streaming.md).
+    batch_rows : int, default 256
         Number of rows read at once, if the algorithm does not determine it.
     half_life : float, optional
         Number of rows after which a row counts half, for streams that drift; by default all rows count fully.
@@ -108,17 +108,17 @@ def stream_pca(
     header : bool, optional
         Whether a first line of standard input holds names.
     held_out : str, Path or array_like, optional
-        Rows on which the objective is measured, and which are not learnt from.
+        Rows on which the share of variance that the model explains is measured, and which are not learnt from.
     memory : str or int, optional
-        Limit for the process, like "1GiB", checked before the first row.
+        Limit for the process, like "1GiB", checked before the first row; by default none.
     store : str or Path, optional
         Folder of the model. Another call with it processes only the new rows; after a kill, it resumes from the last
         commit and ends with the same bits. By default a temporary folder.
     seed : int, default 0
         Seed of the random start and of the shuffle.
     measure_rows : int, optional
-        Number of rows between the first measurements.
-    commit_seconds : float, optional
+        Number of rows between the first measurements; by default 16 batches.
+    commit_seconds : float, default 30.0
         Seconds between two commits, which is the most that a kill can cost.
     observer : Observer, optional
         Called for every step.

@@ -39,7 +39,7 @@ class StreamSolution:
     mean : numpy.ndarray or None, shape (d,)
         Mean of the rows, if the model is centred.
     outcome : Outcome
-        How the call ended, as a name and a sentence.
+        How the call ended: ``name`` ("up_to_date", or "exhausted" with its source) and ``sentence``.
     rows : int
         Number of rows that were read.
     rows_used : int
@@ -51,13 +51,14 @@ class StreamSolution:
     steps : int
         Steps of the model.
     last : Measurement
-        The last measurement.
+        Quality after the last rows: ``rows``, ``values``, ``change`` (sine of the angle since the measurement before)
+        and, with held-out rows, ``explained``, their share of variance.
     history : tuple of Measurement
         Earlier measurements.
     seconds : float
-        Wall time.
+        Wall time of this call.
     peak_rss_bytes : int
-        Largest resident memory.
+        Largest resident memory, in bytes.
     memory_limit_bytes : int or None
         The limit that was set.
     store : str
@@ -65,11 +66,11 @@ class StreamSolution:
     source : str
         Where the rows came from.
     warnings : tuple of str
-        Sentences.
+        What to know about the data or the answer, as sentences.
     moment : int
         2, or 3 for the components of the third moment.
     facts : dict
-        Further facts about the result.
+        If ``moment`` is 3: ``standard_errors`` and ``status`` of the components; else empty.
     assurance : str
         Bound on the error of the answer, as a sentence.
 

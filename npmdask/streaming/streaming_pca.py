@@ -46,7 +46,7 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         docs/howto/streaming.md says which to choose. "online-tensor-power" finds components of the third moment
         instead: ``basis`` are those found so far (d x j, j <= k), ``values`` their weights.
     options : dict, optional
-        Further parameters of the algorithm, such as ``{"gap": 0.1}``; see its class.
+        Further parameters of the algorithm, such as ``{"gap": 0.1}`` (docs/howto/streaming.md).
     half_life : float, optional
         Number of rows after which a row counts half, for streams that drift; by default all rows count fully.
     center : bool, default False
@@ -310,14 +310,14 @@ class StreamingPCA(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Parameters
         ----------
         held_out : array_like, shape (n, d), optional
-            Rows that were not learnt from, for the objective.
+            Rows that were not learnt from, for the share of their variance that the directions explain.
         truth : numpy.ndarray, shape (d, k), optional
             Orthonormal directions to compare with.
 
         Returns
         -------
         Measurement
-            Values, objective and angles.
+            Values, share of the variance, and angles.
         """
         model, state = self._require_state()
         k = model.algorithm.target_rank

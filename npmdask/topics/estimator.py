@@ -36,20 +36,20 @@ class Topics(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Topics (k).
     alpha0 : float, default 1.0
         Sum of the Dirichlet parameters of a document's shares; if it is small, documents have few topics.
-    half_length : float, optional
+    half_length : float, default 100.0
         Number of words at which a document counts half: one of N words counts N / (N + half_length).
     min_df : int, default 1
         Words in fewer documents are left out.
     max_df : float, default 1.0
         Words in more than this share of the documents are left out.
     memory : str or int, optional
-        Limit for the fit, like "1GiB".
+        Limit for the fit, like "1GiB"; by default none.
     store : str or Path, optional
         Folder of the run, from which a killed fit resumes; by default a temporary one.
-    max_doc_update_iter : int, optional
+    max_doc_update_iter : int, default 1000
         Maximum number of iterations of ``transform`` for a document.
-    doc_update_tol : float, optional
-        Change of the shares at which they end.
+    doc_update_tol : float, default 1e-5
+        Sum of the changes of a document's shares at which they end.
     random_state : int, RandomState or None, default 0
         Seed of the random starts; None uses a fixed seed.
     progress : bool, default False

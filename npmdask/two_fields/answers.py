@@ -43,7 +43,7 @@ from npmdask.weights.aspect import kept_weights
 @dataclass(frozen=True, kw_only=True)
 class FieldModes:
     """
-    Hold the modes of one of the two fields.
+    Hold the modes of one of the two fields: k, of a field with n rows and p columns.
 
     Attributes
     ----------
@@ -133,7 +133,8 @@ class CoupledModes:
     correlations : numpy.ndarray, shape (k,)
         Correlation of the two scores of each mode; NaN if one of them does not vary.
     residual_norms : numpy.ndarray or None, shape (k,)
-        For maximum covariance: ``(||C v - s u||^2 + ||C^T u - s v||^2)^(1/2)``, measured in an additional pass.
+        For maximum covariance: ``(||C v - s u||^2 + ||C^T u - s v||^2)^(1/2)``, measured in an additional pass; C is
+        the cross-covariance, s a value, u and v its patterns.
     squared_covariance_fraction : numpy.ndarray or None, shape (k,)
         For maximum covariance: the share of each mode in the sum of all squared covariances of two columns; the sum is
         estimated in that pass.
@@ -142,11 +143,11 @@ class CoupledModes:
     chance : float or None
         For canonical correlations: the largest correlation expected between unrelated fields with independent rows.
     outcome : Outcome
-        How the run ended.
+        How the run ended: its ``name`` ("converged", "stagnated" or "max_steps"), and a ``sentence``.
     assurance : str
         Bound on the error of the answer, as a sentence.
     certificate : dict
-        The same as numbers.
+        The same as numbers (docs/explanation/certificates.md).
     warnings : tuple of str
         Warnings about the data.
     data_passes : int
@@ -252,7 +253,7 @@ def mca(
     store : str or Path, optional
         Folder of the run, or a URL. To resume a killed run, call this again with the same store.
     memory : str or int, optional
-        Limit for all processes of the run together, like "1GiB" or a number of bytes.
+        Limit for all processes of the run together, like "1GiB" or a number of bytes; by default none.
     workers : int, default 0
         Worker processes; 0 uses only this one. Like the next two, it changes no bit of the result.
     threads : int, optional
@@ -376,7 +377,7 @@ def cca(
     store : str or Path, optional
         Folder of the run, or a URL. To resume a killed run, call this again with the same store.
     memory : str or int, optional
-        Limit for all processes of the run together, like "1GiB" or a number of bytes.
+        Limit for all processes of the run together, like "1GiB" or a number of bytes; by default none.
     workers : int, default 0
         Worker processes; 0 uses only this one. Like the next two, it changes no bit of the result.
     threads : int, optional

@@ -173,6 +173,8 @@ class MCA(_TwoFieldsEstimator):
     """
     Find pairs of patterns of two fields whose scores vary most together (maximum covariance analysis, PLS-SVD).
 
+    A field is a table of n rows: X has p columns, Y has q. Scores are its rows multiplied by weights.
+
     The result of scikit-learn's PLSSVD, up to signs, for fields that need not fit in memory. Unlike there, columns are
     divided by their standard deviations only with ``scale``.
 
@@ -187,7 +189,7 @@ class MCA(_TwoFieldsEstimator):
     tol : float, optional
         Relative residual to reach; 1e-9, or 1e-6 where both fields are float32, by default.
     memory : str or int, optional
-        Limit for the fit, like "1GiB".
+        Limit for the fit, like "1GiB"; by default none.
     store : str or Path, optional
         Folder of the run, from which a killed fit resumes; by default a temporary one.
     random_state : int, RandomState or None, default None
@@ -244,6 +246,8 @@ class CCA(_TwoFieldsEstimator):
     """
     Find pairs of weights of two fields whose scores are most correlated (canonical correlation analysis).
 
+    A field is a table of n rows: X has p columns, Y has q. Scores are its rows multiplied by weights.
+
     The canonical correlations that scikit-learn's CCA computes, for fields that need not fit in memory, and from one
     pass instead of iterations. Scores have variance 1 (without ``ridge``).
 
@@ -256,9 +260,9 @@ class CCA(_TwoFieldsEstimator):
     missing : {"refuse", "mean"}, default "refuse"
         "mean": missing values (NaN) count as the means of their columns, in ``fit`` and ``transform``.
     tol : float, optional
-        Relative residual of leading components, with ``pcs``.
+        Relative residual of leading components, with ``pcs``; 1e-9, or 1e-6 for float32 data, by default.
     memory : str or int, optional
-        Limit for the fit, like "1GiB".
+        Limit for the fit, like "1GiB"; by default none.
     store : str or Path, optional
         Folder of the run, from which a killed fit resumes; by default a temporary one.
     random_state : int, RandomState or None, default None

@@ -45,8 +45,8 @@ def register_algorithm(kind: type[Any]) -> type[Any]:
     Parameters
     ----------
     kind : type
-        A frozen dataclass with the methods of :class:`npmdask.core.algorithms.Algorithm`, a class method ``make`` and a
-        ``name``.
+        A frozen dataclass with the methods of :class:`npmdask.core.algorithms.Algorithm` (``init``, ``query``,
+        ``update``, ``finalize``), a class method ``make`` and a ``name``, by which ``algorithm=`` asks for it.
 
     Returns
     -------

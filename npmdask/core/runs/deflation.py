@@ -37,10 +37,11 @@ def deflate(
     """
     Find further components of a finished run without starting over.
 
-    This runs the power method on A restricted to the orthogonal complement of the components found so far, whose
-    vectors are locked. The result holds the old and the new components, in order of decreasing magnitude, from one
-    Rayleigh-Ritz step. If the finished run formed a matrix (``algorithm="gram"`` or ``"row-gram"``),
-    one more such pass finds all of them.
+    This runs the power method on the matrix of that run (of samples ``X^T X / n``), restricted to the orthogonal
+    complement of the components found so far, whose vectors are locked. The result holds the old and the new
+    components, in order of decreasing magnitude, from one Rayleigh-Ritz step. Tolerance and maximum number of passes
+    are those of the finished run. If that run formed a matrix (``algorithm="gram"`` or ``"row-gram"``), one more such
+    pass finds all of them.
 
     Parameters
     ----------
@@ -53,11 +54,11 @@ def deflate(
     iteration_rank : int, optional
         Number of columns of the block; default as for :func:`top_k`.
     memory : str or int, optional
-        Limit for all processes, like "1GiB".
+        Limit for all processes, like "1GiB"; by default none.
     workers : int, default 0
         Worker processes; 0 uses only this one.
     threads : int, optional
-        Threads of each process.
+        Threads of each process; by default all cores that this process may use.
     device : {"cpu", "auto", "cuda"}, default "cpu"
         As for :func:`top_k`.
     device_memory : str or int, optional

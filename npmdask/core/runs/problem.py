@@ -186,8 +186,8 @@ def register_operator(name: str, make: Callable[[Source], DerivedOperator]) -> N
     name : str
         What it is asked for by, in each process that uses it; part of a run's identity.
     make : callable
-        Makes of a source the operator on it, symmetric, shape (d, d), like a
-        :class:`~npmdask.core.runs.stages.MomentOperator`.
+        Called with the opened source (``source.dimension`` is d, its number of columns); returns the operator on it,
+        symmetric, shape (d, d), as a :class:`~npmdask.core.runs.stages.MomentOperator`.
 
     Raises
     ------

@@ -85,16 +85,18 @@ class Solution(Postprocessing):
     Attributes
     ----------
     basis : numpy.ndarray, shape (d, k)
-        Orthonormal vectors. Of a tensor: unit vectors that need not be orthogonal.
+        Orthonormal vectors, d the number of columns. Of a tensor: unit vectors that need not be orthogonal.
     values : numpy.ndarray, shape (k,)
         Eigenvalues of ``X^T X / n`` for samples, signed eigenvalues of a symmetric matrix, singular values of a matrix
         (dense or sparse); of a tensor the weights.
     residual_norms : numpy.ndarray, shape (k,)
-        ``||A v - theta v||_2`` in the units of the values; for singular pairs ``||A^T u - sigma v||_2``.
+        ``||A v - theta v||_2`` of each vector v with its value theta, in the units of the values, A the symmetric
+        matrix (of samples ``X^T X / n``); for singular pairs ``||A^T u - sigma v||_2``, u the left vector.
     outcome : Outcome
-        How the run ended, as a name and a sentence.
+        How the run ended: its ``name`` ("converged", "low_rank", "held_out", "stagnated", "max_steps"; "released" of
+        a private run), and a ``sentence``.
     steps : int
-        Steps of the whole run.
+        Steps of the whole run; most steps take one pass.
     data_passes : int
         Times that the data were read.
     total_data_passes : int
@@ -108,15 +110,15 @@ class Solution(Postprocessing):
     peak_rss_bytes : int or None
         Largest resident memory of all processes together.
     memory_limit_bytes : int or None
-        What was allowed.
+        Limit that was set; None without one.
     max_sin_theta : float or None
         Sine of the largest angle to the true subspace, where a store knows it (synthetic data).
     store : str
         Folder or URL of the run.
     fingerprint : str or None
-        Of the data.
+        Checksum of the data, by which another run on them is recognised.
     warnings : tuple of str
-        Sentences.
+        What to know about the data or the answer, as sentences.
     device : DeviceUse or None
         The GPU, and its memory; None where sums were formed by the processor.
     network : NetworkUse or None
@@ -126,7 +128,7 @@ class Solution(Postprocessing):
     target_rank : int
         Components in the answer: the number found, where a share of the variance was asked for.
     explained_share : float or None
-        Of the variance (trace), where that costs no pass.
+        Share of the variance (trace) that the components explain, where that costs no pass.
     value_stddevs : numpy.ndarray or None
         Of a private run: what the noise does to each value.
     statement : dict or None
@@ -138,7 +140,7 @@ class Solution(Postprocessing):
     certificate : dict or None
         The same in numbers, where there is one (docs/explanation/certificates.md).
     prediction : dict
-        How many steps had been predicted.
+        ``predicted_steps`` before the first pass (None: unknown), and the ``prediction`` as a sentence.
     analysed : Analysed
         What was analysed, and how rows of the same sort are scored.
     temporary_store : TemporaryStore or None

@@ -68,7 +68,8 @@ def register_source(scheme: str, opener: Opener) -> None:
     scheme : str
         Two characters or more: a lower case letter, then these, digits and ``+.-``.
     opener : callable
-        Makes :class:`npmdask.containers.computed.Rows` of a URL: an object that gives its rows a unit at a time.
+        Makes :class:`npmdask.containers.computed.Rows` of a URL: an object that gives its rows a unit (``unit_rows`` of
+        them, 4 to 32 MiB) at a time.
 
     Raises
     ------
