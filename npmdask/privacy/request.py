@@ -46,6 +46,11 @@ class Privacy:
     dataset : str, optional
         Name of the data set in the ledger; the path of the source by default.
 
+    Raises
+    ------
+    BadInputError
+        ``ledger`` is a URL with a password. The rest is checked before a run begins.
+
     Examples
     --------
     >>> import npmdask
