@@ -126,9 +126,10 @@ def adapt_docstring(app: Any, what: str, name: str, obj: Any, options: Any, line
 
 
 def skip_foreign(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out what estimators inherit from scikit-learn: its own documentation has it."""
+    """Leave out what estimators inherit from scikit-learn, whose documentation has it, and fields of named tuples."""
     foreign = str(getattr(obj, "__module__", "")).startswith("sklearn") or re.fullmatch(r"set_\w+_request", name)
-    return True if foreign else None
+    field = type(obj).__name__ == "_tuplegetter"  # "Alias for field number 0": its parameter is described already
+    return True if foreign or field else None
 
 
 def setup(app: Any) -> None:
