@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
 import socket
 import ssl
+import subprocess
 import time
 from pathlib import Path
 
@@ -19,7 +23,7 @@ from npmdask.core.runs.resources import Resources
 from npmdask.errors import BadInputError, LostError, NpmdaskError, RefusedError
 from npmdask.synthetic import generate
 from tests.conftest import same_bytes
-from tests.machines import Machines, machines  # noqa: F401
+from tests.machines import BIN, Machines, machines, wait_for  # noqa: F401
 from tests.remote.certificates import Authority
 
 TLS = "tls://127.0.0.1:8786"
@@ -61,6 +65,38 @@ def test_the_same_bits_with_certificates_and_a_sentence_without(
     with pytest.raises(LostError, match=r"no Dask scheduler answers at tcp://.*one that speaks TLS is at tls://"):
         npmdask.top_k(path, 4, cluster=plain)
     assert no_answer(machines.port, ours / "ca.pem")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("openssl"), reason="there is no openssl here: apt-get install openssl")
+def test_the_page_makes_certificates_and_a_cluster(
+    tmp_path: Path,
+    machines: Machines,  # noqa: F811
+) -> None:
+    """The commands and the configuration as printed, on another port of this machine and without a dashboard."""
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "security.md").read_text()
+    (commands,) = re.findall(r"^```sh\n(openssl .*?)^```", page, re.S | re.M)
+    (config,) = re.findall(r"^```toml\n(.*?)^```", page, re.S | re.M)
+    folder, path = tmp_path / "certificates", data(tmp_path)
+    folder.mkdir()
+    openssl = "\n".join(line for line in commands.splitlines() if line.startswith("openssl"))
+    subprocess.run(["sh", "-ec", openssl], cwd=folder, capture_output=True, check=True)
+    here = commands.replace("10.0.0.1", "127.0.0.1").replace("8786", str(machines.port))
+    here = re.sub(r"\b(ca|cert|key)\.pem\b", rf"{folder}/\g<0>", here)
+    started = [shlex.split(line, comments=True) for line in here.splitlines() if line.startswith("dask ")]
+    assert [words[1] for words in started] == ["scheduler", "worker"]
+    more = {"scheduler": ["--no-dashboard"], "worker": ["--no-dashboard", "--no-nanny", "--local-directory", tmp_path]}
+    for words in started:
+        process = machines.start(BIN / words[0], *words[1:], *more[words[1]])
+        machines.others.append(process)
+        if words[1] == "scheduler":
+            wait_for(machines.port, process)
+    machines.address = f"tls://127.0.0.1:{machines.port}"
+    wait_for_a_worker(machines, path, folder)
+    rest = config.replace("tls://10.0.0.1:8786", machines.address)
+    assert rest != config
+    (tmp_path / "c.toml").write_text(f'[source]\npath = "x.zarr"\n[algorithm]\ntarget_rank = 4\n{rest}')
+    assert load_config(tmp_path / "c.toml").solve().converged  # type: ignore[union-attr]
 
 
 def wait_for_a_worker(machines: Machines, path: Path, certificates: Path) -> None:  # noqa: F811
