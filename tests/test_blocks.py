@@ -132,7 +132,6 @@ ELSEWHERE = {
         "groups:": "tests/test_blocks.py::test_alarms_name_metrics_that_are_exported",
     },
     "docs/howto/operations.md": {
-        "npmdask serve --example": "tests/prefect/test_example.py::test_it_runs_and_everything_is_in_its_folder",
         "npmdask serve schedules": "tests/prefect/test_serve.py::"
         "test_what_dies_comes_back_and_the_run_ends_in_the_same_bits",
     },
