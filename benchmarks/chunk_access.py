@@ -230,7 +230,7 @@ def peak(job: dict[str, Any]) -> dict[str, Any]:
         return int(line.split()[1]) * 1024
 
     before = field("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     call()
     return {"peak": field("VmHWM") - before}
 
