@@ -91,7 +91,8 @@ def test_what_dies_comes_back_and_the_run_ends_in_the_same_bits(served: Served, 
     assert served.report("slow") == (store / "report.html").read_text()
     lines = [json.loads(line) for line in (served.shop.folder / "log").read_text().splitlines()]
     mine = [line for line in lines if line["run"] == "slow" and line["event"] == "step"]
-    assert {line["step"] for line in mine} >= set(range(1, steps(store)))
+    unsaid = set(range(1, steps(store))) - {line["step"] for line in mine}
+    assert len(unsaid) <= len(victims), f"a kill may come between a commit and its line: {unsaid}"
     assert {line["owner"] for line in mine} == {run["id"]}
     assert any("it is started again in" in line["message"] for line in lines if line["event"] == "service")
     alone = served.shop.folder / "alone"
