@@ -189,7 +189,7 @@ class PowerRecipe(MatrixRecipe):
         """The likely sine of the largest angle to the true vectors, from what was released."""
         if not isinstance(state, PrivateState):
             return None
-        return likely_sine_of_release(state, p, self.target_rank)
+        return likely_sine_of_release(state, p, self.target_rank, self.algorithm.momentum)
 
     def warnings(self, source: Source, state: Any, p: int) -> list[str]:
         """Return warnings about the choices that were made, as far as the releases themselves show them."""
@@ -244,11 +244,19 @@ def released_arrays(state: PrivateState, result: Result, p: int, *, scale: float
     }
 
 
-def likely_sine_of_release(state: PrivateState, p: int, k: int) -> float:
-    """The likely sine of the largest angle to the true k leading vectors, from what was released."""
-    last = slice((state.step - 1) * p, state.step * p)
+def likely_sine_of_release(state: PrivateState, p: int, k: int, momentum: float | str | None = None) -> float:
+    """The likely sine of the largest angle to the true k leading vectors, from what was released.
+
+    With momentum the last of p columns is a mixture of all that is damped: of what lies beyond p its Ritz value says
+    nothing, but that it is at most as large as what is damped.
+    """
+    before, last = slice((state.step - 1) * p), slice((state.step - 1) * p, state.step * p)
     inner = state.blocks[:, last].T @ state.products[:, last]
-    values = np.linalg.eigvalsh((inner + inner.T) / 2)
+    values = np.abs(np.linalg.eigvalsh((inner + inner.T) / 2))
+    if momentum is not None:
+        from npmdask.privacy.noisy_products import most_damped  # which most runs do not need
+
+        values = np.maximum(values, most_damped(state.blocks[:, before], state.products[:, before], p, k, momentum))
     stddevs = [float(s) for s in state.stddevs[: state.step]]
     return plane_sine(values, stddevs, d=len(state.blocks), k=k)
 

@@ -55,6 +55,12 @@ def momentum_of(block: Block, product: Block, k: int, momentum: float | str) -> 
     return float(damped / 2) ** 2
 
 
+def most_damped(blocks: Block, products: Block, p: int, k: int, momentum: float | str) -> float:
+    """w, the largest of all steps (:func:`momentum_of`): directions of values up to w come in one proportion."""
+    steps = (slice(at, at + p) for at in range(p, blocks.shape[1], p))
+    return 2 * max((momentum_of(blocks[:, s], products[:, s], k, momentum) for s in steps), default=0.0) ** 0.5
+
+
 def accelerated(blocks: Block, products: Block, p: int, k: int, momentum: float | str | None) -> Block:
     """Z_L, from whose range the next block comes: of the power method with momentum (arXiv 2602.03682)
 
