@@ -96,6 +96,16 @@ def test_errors_go_to_zero_with_the_noise_however_many_releases() -> None:
     assert off[2] < 1e-9
 
 
+@pytest.mark.parametrize("stddev", [1e-6, 0.01])
+def test_after_one_release_nothing_is_said(stddev: float) -> None:
+    """Mutant: the sine of the Ritz values, with which up to half of the answers are worse, up to three times."""
+    states = [chain(BULKS["geometric"], stddev, 3 * K, 4, seed) for seed in range(20)]
+    said = np.array(
+        [[likely_sine_of_release(replace(state, step=step), 3 * K, K) for step in (1, 4)] for state in states]
+    )
+    assert (said[:, 0] == 1).all() and (said[:, 1] < LOST).sum() > 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("p", often([K + 1, 2 * K, 3 * K], 1))
 def test_what_is_said_of_the_plane_is_true_in_19_of_20_cases(p: int) -> None:
