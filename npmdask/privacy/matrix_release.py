@@ -35,6 +35,7 @@ from npmdask.privacy.covariance import PrivateCovariance
 from npmdask.privacy.mechanisms import PrivateGaussian, PrivateLaplace, SymmetricGaussian
 from npmdask.privacy.mechanisms.gaussian_laplace import require_gaussian
 from npmdask.privacy.neighbors import MatrixRelation, Relation, make_relation
+from npmdask.privacy.noisy_products import most_damped
 from npmdask.privacy.private_power import AlternatingState, PrivateAlternating, PrivatePower, PrivateState
 from npmdask.privacy.private_power import value_stddevs as stddevs_of_values
 from npmdask.privacy.public_rule import PublicRule, said_of
@@ -250,15 +251,11 @@ def likely_sine_of_release(state: PrivateState, p: int, k: int, momentum: float 
     With momentum the last of p columns is a mixture of all that is damped: of what lies beyond p its Ritz value says
     nothing, but that it is at most as large as what is damped.
     """
-    before, last = slice((state.step - 1) * p), slice((state.step - 1) * p, state.step * p)
-    inner = state.blocks[:, last].T @ state.products[:, last]
-    values = np.abs(np.linalg.eigvalsh((inner + inner.T) / 2))
-    if momentum is not None:
-        from npmdask.privacy.noisy_products import most_damped  # which most runs do not need
-
-        values = np.maximum(values, most_damped(state.blocks[:, before], state.products[:, before], p, k, momentum))
-    stddevs = [float(s) for s in state.stddevs[: state.step]]
-    return plane_sine(values, stddevs, d=len(state.blocks), k=k)
+    blocks, products = state.blocks[:, : state.step * p], state.products[:, : state.step * p]
+    inner = blocks[:, -p:].T @ products[:, -p:]
+    damped = 0.0 if momentum is None else most_damped(blocks[:, :-p], products[:, :-p], p, k, momentum)
+    values = np.maximum(np.abs(np.linalg.eigvalsh((inner + inner.T) / 2)), damped)
+    return plane_sine(values, [float(s) for s in state.stddevs[: state.step]], d=len(blocks), k=k)
 
 
 def require_store(source: Any) -> None:
