@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npmdask.core.numerics.domains import one_of
+from npmdask.core.operators.row_gram import RowGram
 from npmdask.core.storage.chunk_access import scratch, shown
 from npmdask.core.storage.conventions import DecodedArray, impute, position_where, promoted
 from npmdask.core.storage.labels import Axis, Labels, axis_of
@@ -101,6 +102,18 @@ class GapReader(AroundDense):
     held: bool = True
 
     @property
+    def by_columns(self) -> bool:  # type: ignore[override]
+        """Say whether all rows of a column of chunks are read at once."""
+        return self.rule in (DROP, MEAN)
+
+    @property
+    def row_gram(self) -> type[RowGram]:
+        """The operator that forms ``A A^T`` of these rows: until it is known what fills gaps, one that finds it."""
+        from npmdask.missing.row_gram import IncompleteRowGram  # which most runs do not need
+
+        return IncompleteRowGram if self.counts_gaps else RowGram
+
+    @property
     def counts_gaps(self) -> bool:
         """Say whether a pass counts what is observed."""
         return self.rule in COUNTED
@@ -144,6 +157,18 @@ class GapReader(AroundDense):
         copies = 1 + bool(self.marks) + (self.rule == MEAN and self.kept is not None)
         return self.inner.buffer_bytes + tile * (self.dtype.itemsize * copies + 1)
 
+    @property
+    def column_bytes(self) -> int:
+        """Memory of all rows of a column of chunks, as they are stored, with what is made of them and their gaps."""
+        copies = bool(self.marks) + 2 * (self.kept is not None) + (self.rule == MEAN)
+        return self.inner.column_bytes + self.shape[0] * self.inner.whole[1] * (self.dtype.itemsize * copies + 1)
+
+    def chunk_column(self, column: int, record: ReadStats) -> np.ndarray:
+        """All rows of a column of chunks, as :meth:`DenseReader.chunk_column`; NaN where nothing is known to fill."""
+        stored, columns = self._stored.chunk_column(column, record), self.inner.slab_columns(column)
+        values = self._marks_to_nan(columns, stored, "column")
+        return self._filled(slice(0, len(values)), columns, values, "column")[1]
+
     def slab_columns(self, column: int) -> slice:
         """The columns of a column of chunks, as they are numbered here."""
         return self._numbered(self.inner.slab_columns(column))
@@ -159,28 +184,29 @@ class GapReader(AroundDense):
         for rows, tile in self._stored.tiles(slab, record):
             yield rows, [self._filled(rows, columns, self._marks_to_nan(columns, values)) for columns, values in tile]
 
-    def _marks_to_nan(self, columns: slice, values: np.ndarray) -> np.ndarray:
-        """The values, NaN where they are marked as missing."""
+    def _marks_to_nan(self, columns: slice, values: np.ndarray, slot: Any = None) -> np.ndarray:
+        """The values, NaN where they are marked as missing; a copy is in memory that the next ones in ``slot`` reuse,
+        by default those of the same columns.
+        """
         if not self.marks:
             return values
         where = is_marked(values, self.marks)
         if not where.any() and values.dtype == self.dtype:
             return values
-        shape = (self.inner.tile_rows, values.shape[1])
-        out = scratch(("without marks", columns.start), shape, self.dtype)[: len(values)]
+        out = self._scratch(("without marks", slot or columns.start), values, values.shape[1], self.dtype)
         np.copyto(out, values)
         out[where] = np.nan
         return out
 
-    def _filled(self, rows: slice, columns: slice, values: np.ndarray) -> tuple[slice, np.ndarray]:
+    def _filled(self, rows: slice, columns: slice, values: np.ndarray, slot: Any = None) -> tuple[slice, np.ndarray]:
         here = self._numbered(columns)
         if self.kept is not None:
             # Later passes read the same chunks; whether one is the first is not known of data with recorded checksums.
             if self.rule == DROP and self.held and (self.checksums is None or self.inner.checksums is not None):
                 self._require_empty(rows, columns, values)
             if here.stop - here.start != values.shape[1]:
-                shape = (self.inner.tile_rows, here.stop - here.start)  # in its own dtype: `take` casts nothing
-                out = scratch(("kept", columns.start), shape, values.dtype)[: len(values)]
+                width = here.stop - here.start  # in its own dtype: `take` casts nothing
+                out = self._scratch(("kept", slot or columns.start), values, width, values.dtype)
                 np.take(values, self.kept[here] - columns.start, axis=1, out=out)
                 values = out
         if self.fill is None:
@@ -188,13 +214,13 @@ class GapReader(AroundDense):
         gaps = np.isnan(values)
         if not gaps.any() and values.dtype == self.dtype:
             return here, values
-        out = self._scratch(("without gaps", columns.start), values.shape[1], len(values))
+        out = self._scratch(("without gaps", slot or columns.start), values, values.shape[1], self.dtype)
         np.copyto(out, values)
         np.copyto(out, np.broadcast_to(self.fill[here], out.shape), where=gaps)
         return here, out
 
-    def _scratch(self, name: tuple[str, int], width: int, rows: int) -> np.ndarray:
-        return scratch(name, (self.inner.tile_rows, width), self.dtype)[:rows]
+    def _scratch(self, name: Any, values: np.ndarray, width: int, dtype: np.dtype) -> np.ndarray:
+        return scratch(name, (max(self.inner.tile_rows, len(values)), width), dtype)[: len(values)]
 
     def _require_empty(self, rows: slice, columns: slice, values: np.ndarray) -> None:
         """Hold the columns that are left out to having no value."""

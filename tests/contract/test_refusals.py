@@ -159,12 +159,6 @@ QUESTIONS = {
         "rows", START, "momentum needs a random start", SAMPLES | POWER | {"options": {"momentum": "auto"}}
     ),
     "options of nothing": wrong("rows", {"options": {"blocks": "ram"}}, 'there are blocks = "disk"', POWER),
-    "gaps in rows that are formed": Question(
-        "wide gaps",
-        {"algorithm": "row-gram"},
-        "needs dense columns without missing values",
-        {"center": True, "missing": "mean"},
-    ),
     "an algorithm of streams": wrong("rows", {"algorithm": "oja"}, "npmdask.stream_pca(..., algorithm='oja')"),
     "an unknown algorithm": wrong("rows", {"algorithm": "krylof"}, "did you mean 'krylov'?"),
     "a centred operator": Question(

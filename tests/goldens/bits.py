@@ -249,6 +249,10 @@ for algorithm, named in ALGORITHMS.items():
         add(f"matrix-{algorithm}-both-views{weight}", X, named | SCALED | WEIGHTS[weight], OTHERS)
         add(f"single-{algorithm}{weight}", X.astype("f4"), SAMPLES | named | WEIGHTS[weight], OTHERS)
 add("wide-row-gram-both", WIDE, SAMPLES | {"algorithm": "row-gram", "row_weights": U[:14], "column_weights": U[50:90]})
+HOLES = np.where(np.random.default_rng(44).random(WIDE.shape) < 0.1, np.nan, WIDE)
+ROWS = SAMPLES | {"algorithm": "row-gram"}
+add("wide-row-gram-gaps", HOLES, ROWS | {"missing": "mean", "row_weights": U[:14], "column_weights": U[50:90]})
+add("wide-row-gram-land", np.where(np.isnan(HOLES[0]), np.nan, WIDE), ROWS | {"missing": "drop-columns"})
 add("wide-krylov-rows", WIDE, SAMPLES | {"algorithm": "krylov", "row_weights": U[:14]})
 add("single-krylov-columns", X.astype("f4"), SAMPLES | WEIGHTS["-columns"])
 add("single-krylov-float64", X.astype("f4"), SAMPLES | {"algorithm": "krylov", "options": {"precision": "float64"}})
@@ -544,7 +548,6 @@ REFUSALS: dict[str, Callable[[], Any]] = {
     "em-all": top(G, 14, missing="em", **SAMPLES),
     "em-options": top(G, missing="em", options={"held_out": 0.9}, **SAMPLES),
     "auto-without-em": top(X, "auto", **SAMPLES),
-    "row-gram-with-gaps": top(G, missing="mean", algorithm="row-gram", **SAMPLES),
     "other-rule": lambda: twice(MEAN, SAMPLES | {"missing": "em"}, G),
     "infinite": top(np.where(np.isnan(G), np.inf, G), **SAMPLES),
     "infinite-with-a-rule": top(np.where(np.isnan(G), np.inf, G), missing="mean", **SAMPLES),

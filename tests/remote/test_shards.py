@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npmdask.core.execution.executor import Threads
-from npmdask.core.operators.row_gram import chunk_column
 from npmdask.core.storage import chunk_access
 from npmdask.core.storage.readers import dense
 from npmdask.core.storage.readers.dense import ReadStats
@@ -125,7 +124,7 @@ def test_tiles_of_a_shard_are_what_zarr_reads(
                 np.testing.assert_array_equal(collected(reader, height), values)
     for column in range(reader.grid[1]):
         wanted = values[:, column * shard[1] : (column + 1) * shard[1]]
-        np.testing.assert_array_equal(chunk_column(reader, column, ReadStats()), wanted)
+        np.testing.assert_array_equal(reader.chunk_column(column, ReadStats()), wanted)
 
 
 @pytest.mark.parametrize("gap", [0, 13, chunk_access.GAP_BYTES + 1])

@@ -8,38 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators._protocol import BySlabs, Partial, Sums, own_rows, require_finite
+from npmdask.core.operators.column_moments import OF_COLUMNS
 from npmdask.core.operators.gram_matrix import FINISHING, SIDE, UpperBlocks
 from npmdask.core.operators.view import AS_STORED, View
-from npmdask.core.storage.readers.dense import DenseReader, ReadStats, scratch
+from npmdask.core.storage.readers.dense import ReadStats, scratch
 
 STRIP_ENTRIES = 2**20  # of the columns that are multiplied at once: 8 MiB, and
 STRIP_COLUMNS = (256, 2048)  # so many of them: of fewer the sums take longer than the products
 RUN_BYTES = 4 * 2**20  # least of a task: each entry is multiplied by as many numbers as there are rows
 
 
-def chunk_column(reader: DenseReader, column: int, record: ReadStats) -> np.ndarray:
-    """All rows of a column of chunks, in memory that the next one reuses; each chunk is checked."""
-    columns = reader.slab_columns(column)
-    held = scratch("chunk column", (reader.shape[0], reader.chunks[1]), reader.dtype)
-    values = held[:, : columns.stop - columns.start]
-    for slab in range(reader.grid[0]):
-        block = reader.decode(slab, column)
-        reader.verify(slab, column, block, record)
-        values[reader.slab_rows(slab)] = block
-    return values
-
-
 @dataclass(frozen=True, kw_only=True)
 class _ByColumns(BySlabs):
     """A pass over all rows of some columns at a time."""
 
-    reader: DenseReader
+    reader: Any
     weight: float = 1.0
     view: View = AS_STORED
 
@@ -67,11 +56,6 @@ class _ByColumns(BySlabs):
         """The least that a run reads."""
         return RUN_BYTES
 
-    @property
-    def unit_bytes(self) -> int:
-        """Memory of all rows of a column of chunks, as they are stored."""
-        return self.rows * self.reader.whole[1] * self.reader.dtype.itemsize
-
     def read_ahead(self, units: range) -> None:
         """Have the kernel fetch the first of ``units`` meanwhile, where that can be asked for."""
         for column in units[:1]:
@@ -89,7 +73,7 @@ class _ByColumns(BySlabs):
         width = min(max(STRIP_ENTRIES // self.rows, few), many)
         for unit in units:
             self.read_ahead(range(unit + 1, min(unit + 2, units.stop)))
-            values, first = chunk_column(self.reader, unit, record), self.reader.slab_columns(unit).start
+            values, first = self.reader.chunk_column(unit, record), self.reader.slab_columns(unit).start
             for start in range(0, values.shape[1], width):
                 part = values[:, start : start + width]
                 strip = scratch(("columns", part.shape[1]), part.shape, np.float64)
@@ -114,7 +98,7 @@ class _ByColumns(BySlabs):
         height, width = self.reader.whole
         chunk = height * width * self.reader.dtype.itemsize
         strips = 3 * 8 * max(STRIP_ENTRIES, self.rows * STRIP_COLUMNS[0])
-        return self.unit_bytes + max(self.reader.buffer_bytes, 2 * chunk) + strips + 3 * self.rows * p * 8
+        return self.reader.column_bytes + max(self.reader.buffer_bytes, 2 * chunk) + strips + 3 * self.rows * p * 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +107,18 @@ class RowGram(_ByColumns):
 
     Parameters
     ----------
-    reader : DenseReader.
+    reader : one that reads ``by_columns``.
     weight, view : as of :class:`npmdask.core.operators.Gram`.
 
     Notes
     -----
     A pass sums ``gram``, blocks of the upper triangle, and ``image``, the product with the block, formed apart from it.
-    Each unit has the mean and the deviation of its own columns.
+    Each unit has ``found`` of its own columns, their means and deviations. Beside the product ``image`` has ``beside``
+    columns of a reader that forms it in another way.
     """
+
+    found: ClassVar[tuple[str, ...]] = OF_COLUMNS[:2]
+    beside: ClassVar[int] = 0
 
     @property
     def blocks(self) -> UpperBlocks:
@@ -144,18 +132,20 @@ class RowGram(_ByColumns):
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, columns = ReadStats(), self.columns_of(slabs)
-        gram, image = np.zeros(self.blocks.shape), np.zeros((self.rows, block.shape[1]))
-        moments = np.zeros((columns.stop - columns.start, 2))
+        gram, image = np.zeros(self.blocks.shape), np.zeros((self.rows, block.shape[1] + self.beside))
+        moments = np.zeros((columns.stop - columns.start, len(self.found)))
         for here, strip in self._strips(slabs, record):
-            seen = self._centred(strip, here, moments[here.start - columns.start : here.stop - columns.start])
+            own = moments[here.start - columns.start : here.stop - columns.start]
+            self._centre(strip, here, own, image[:, block.shape[1] :])
+            seen = self._weighted(strip, here)
             self.blocks.add_rows(gram, seen.T)
-            image += seen @ (seen.T @ block)
+            image[:, : block.shape[1]] += seen @ (seen.T @ block)
         sums = {"gram": gram, "image": image, own_rows(slabs): moments}
         self._require_finite(sums)
         return Partial(sums, record)
 
-    def _centred(self, strip: np.ndarray, columns: slice, moments: np.ndarray) -> np.ndarray:
-        """Some columns as the view has them; their means and deviations are written to ``moments``."""
+    def _centre(self, strip: np.ndarray, columns: slice, moments: np.ndarray, beside: np.ndarray) -> None:
+        """Centre some columns as the view has them, in place; what is found of them is written to ``moments``."""
         weights = self.view.row_weight
         share = np.full(self.rows, 1 / self.rows) if weights is None else weights / weights.sum()
         about = strip[0].copy()  # so that nothing cancels where means are large
@@ -168,39 +158,38 @@ class RowGram(_ByColumns):
             strip += (about - self.view.shift[columns]) + away
         elif not self.view.to_centre:
             strip += moments[:, 0]
-        return self._weighted(strip, columns)
 
     def stacked(self, sums: Sums) -> np.ndarray:
         return np.concatenate([values.ravel() for values in sums.values()])
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
         columns, whole = self.columns_of(units), int(np.prod(self.blocks.shape))
-        held = stacked.size - whole - 2 * (columns.stop - columns.start)
+        held = stacked.size - whole - len(self.found) * (columns.stop - columns.start)
         gram, image, moments = np.split(stacked, [whole, whole + held])
         return {
             "gram": gram.reshape(self.blocks.shape),
             "image": image.reshape(self.rows, -1),
-            own_rows(units): moments.reshape(-1, 2),
+            own_rows(units): moments.reshape(-1, len(self.found)),
         }
 
     def finish(self, total: Partial, block: Block) -> np.ndarray:
-        """The matrix and its product with the block (m x (m + p)), and the mean and deviation of each column: flat."""
+        """The matrix and its product with the block (m x (m + p)), and what was found of each column: flat."""
         sums, m = dict(total.sums), self.rows
         matrix = np.empty((m, m + block.shape[1]))
         self.blocks.whole(sums.pop("gram"), matrix[:, :m])
-        matrix[:, m:] = sums.pop("image")
+        matrix[:, m:] = sums.pop("image")[:, : block.shape[1]]
         matrix *= self.weight
         return np.concatenate([matrix.ravel(), np.concatenate(list(sums.values())).T.ravel()])
 
     def apart(self, product: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The matrix with its product, and the moments of columns by name."""
-        matrix, mean, std = np.split(product, [-2 * self.state_rows, -self.state_rows])
-        return matrix.reshape(self.rows, -1), {"column_mean": mean, "column_std": std}
+        matrix, moments = np.split(product, [-len(self.found) * self.state_rows])
+        return matrix.reshape(self.rows, -1), dict(zip(self.found, moments.reshape(len(self.found), -1), strict=True))
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of the sums that wait to be joined, or of what is made of the last one, and of all moments."""
         waiting = 2 * len(runs).bit_length() * (self.sum_bytes + self.rows * p * 8)
-        return max(waiting, FINISHING * self.rows**2 * 8) + 6 * self.state_rows * 8
+        return max(waiting, FINISHING * self.rows**2 * 8) + 3 * len(self.found) * self.state_rows * 8
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block, with p columns."""
@@ -213,7 +202,7 @@ class RowProducts(_ByColumns):
 
     Parameters
     ----------
-    reader : DenseReader.
+    reader : one that reads ``by_columns``.
     weight, view : as of :class:`npmdask.core.operators.Gram`.
     """
 
@@ -247,5 +236,5 @@ class RowProducts(_ByColumns):
 
 def answering(operator: Any, *, whole: bool) -> RowGram | RowProducts:
     """Return the operator that answers a query for products of rows with rows, in place of ``operator``."""
-    made = RowGram if whole else RowProducts
+    made = getattr(operator.reader, "row_gram", RowGram) if whole else RowProducts
     return made(reader=operator.reader, weight=operator.weight, view=operator.view)

@@ -21,7 +21,6 @@ from npmdask.core.runs.plain_route import ON_DISK, PLAIN, why_not_on_disk
 from npmdask.core.runs.problem import Earlier, Problem, Request, Start, default_rank
 from npmdask.core.runs.resources import Resources, memory_for, needs_of
 from npmdask.core.storage.paths import is_url
-from npmdask.core.storage.readers.dense import DenseReader
 from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, MemoryRefusedError
 
@@ -130,9 +129,7 @@ def _worth_forming(name: str, source: Source) -> bool:
     if name == "gram":
         tall = 1 if columns <= SURE else TALL  # the vectors of a matrix that small take a hundredth of a second
         return rows >= tall * columns and reader.nbytes >= FEW
-    assert isinstance(reader, DenseReader)
-    at_once = rows * reader.whole[1] * reader.dtype.itemsize
-    return rows * columns >= MANY_ENTRIES and at_once <= MOST_OF_COLUMNS
+    return rows * columns >= MANY_ENTRIES and rows * reader.whole[1] * reader.dtype.itemsize <= MOST_OF_COLUMNS
 
 
 def _fits_memory(problem: Problem, resources: Resources) -> bool:
@@ -161,7 +158,7 @@ def formed_one(request: Request, source: Source) -> str | None:
     if not (plain and whole and of_rows):
         return None
     rows, columns = source.shape
-    if rows < columns and rows <= MOST_FORMED and isinstance(source.reader, DenseReader):
+    if rows < columns and rows <= MOST_FORMED and getattr(source.reader, "by_columns", False):
         return "row-gram"
     return "gram" if source.dimension <= MOST_FORMED else None
 

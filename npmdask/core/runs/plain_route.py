@@ -28,7 +28,6 @@ from npmdask.core.runs.problem import (
 )
 from npmdask.core.runs.session import Session
 from npmdask.core.runs.stopping_rules import low_rank_rule, without_low_rank
-from npmdask.core.storage.readers.dense import DenseReader
 from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, closest, first_of, require
 
@@ -63,9 +62,8 @@ class PlainRoute(Route):
             "have to be a release itself; leave `start` out": start and noisy,
             f"algorithm = {request.algorithm!r} reuses its products, and their noise too: use 'power' with a noise "
             "mechanism": noisy and not getattr(kind, "takes_noise", not named),
-            f'algorithm = "row-gram" needs dense columns without missing values, and {source.path} '
-            f"{'is sparse' if source.of_csr else 'has missing values'}: leave algorithm out": (
-                forms and issubclass(kind, RowGramKrylov) and not isinstance(source.reader, DenseReader)
+            f'algorithm = "row-gram" needs dense columns, and {source.path} is sparse: leave algorithm out': (
+                forms and issubclass(kind, RowGramKrylov) and not getattr(source.reader, "by_columns", False)
             ),
             f'{first_of(whole)} needs an algorithm that multiplies blocks: leave algorithm = "{request.algorithm}" '
             "out": forms and first_of(whole),

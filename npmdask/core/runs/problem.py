@@ -429,7 +429,7 @@ class Problem:
         Then one more pass is made, unless one that forms the matrix finds them.
         """
         center = self.request.center and not isinstance(self.algorithm, GramKrylov)
-        gaps = getattr(self.source.reader, "counts_gaps", False)
+        gaps = getattr(self.source.reader, "counts_gaps", False) and not isinstance(self.algorithm, RowGramKrylov)
         if self.route is not None and not self.route.surveys:  # its one pass finds them
             return False
         wanted = center or self.request.scale or self.share is not None or gaps

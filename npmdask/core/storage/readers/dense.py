@@ -59,6 +59,8 @@ class InTiles:
     tiles: Any
     bad_value: Any
 
+    by_columns: ClassVar[bool] = False  # whether all rows of a column of chunks are read at once: ``chunk_column``
+
     def held_to(self, digests: Any) -> Self:
         """The same reader, every chunk compared with its SHA-256 as it is read."""
         return replace(self, digests=digests)  # type: ignore[type-var]
@@ -87,6 +89,7 @@ class DenseReader(InTiles):
     digests: np.ndarray | None = None
 
     layout: ClassVar[str] = "dense"
+    by_columns: ClassVar[bool] = True
 
     # Looking them up in a Zarr array takes longer than it looks, and a run asks a thousand times.
 
@@ -160,6 +163,11 @@ class DenseReader(InTiles):
         rows, columns = self.whole
         beside = 7 if self.access.way == "zarr" else 2 if self.access.folder is not None else 4
         return rows * columns * (self.grid[1] + beside) * self.dtype.itemsize
+
+    @property
+    def column_bytes(self) -> int:
+        """Memory of all rows of a column of chunks, as ``chunk_column`` gives them."""
+        return self.shape[0] * self.whole[1] * self.dtype.itemsize
 
     def read_ahead(self, slabs: range) -> None:
         """Ask for the chunks of ``slabs`` while something else is computed: of the kernel, or of an object store."""
@@ -314,6 +322,16 @@ class DenseReader(InTiles):
             with self._reading(name):
                 read_chunk(self.array, self.access, name, whole)
         return whole[: rows.stop - rows.start, : columns.stop - columns.start]
+
+    def chunk_column(self, column: int, record: ReadStats) -> np.ndarray:
+        """All rows of a column of chunks, in memory that the next one reuses; each chunk is checked."""
+        columns = self.slab_columns(column)
+        values = scratch("chunk column", (self.shape[0], self.chunks[1]), self.dtype)[:, : columns.stop - columns.start]
+        for slab in range(self.grid[0]):
+            block = self.decode(slab, column)
+            self.verify(slab, column, block, record)
+            values[self.slab_rows(slab)] = block
+        return values
 
     def chunk_name(self, slab: int, column: int) -> str:
         return str(self.array.metadata.encode_chunk_key((slab, column)))
