@@ -28,8 +28,8 @@ serve: env          ## a Prefect server, its keeper and a worker on this machine
 private: env        ## a scheduled private release of the same data, three times, until the budget refuses the fourth
 	@$(BIN)/python -m flows.private_job
 
-test: env           ## everything but the heavy suites; three at a time, for many only wait for their processes
-	@$(call tests,-m "not heavy" -n 3 --dist worksteal --durations 10)
+test: env           ## everything but the heavy suites; four at a time, for many only wait for their processes
+	@$(call tests,-m "not heavy" -n 4 --dist worksteal --durations 10)
 
 test-of: env         ## the tests of one feature, and the contract that holds for all: FEATURE=missing
 	@$(call tests,-m "not heavy" -n 3 --dist worksteal tests/$(or $(FEATURE),$(error FEATURE=name: a folder of tests/)) tests/contract)
@@ -80,7 +80,7 @@ mutants: env        ## mistakes in what runs are trusted for, and the tests that
 kills: env          ## 200 kills at random instants of runs, releases and streams, and one at every change of a store, bit for bit
 	@$(BIN)/python -m pytest tests/faults tests/*/test_*kills.py tests/privacy/runs tests/prefect -m heavy
 
-matrix: env         ## kill each of seven parts of a local cluster in each of five phases of a private release: an hour
+matrix: env         ## kill each of seven parts of a local cluster in each of five phases of a private release: half an hour
 	@$(BIN)/python -m infra.kill_matrix
 
 hosts: env          ## eight workers, a client and an S3 server in network namespaces, and cables that are pulled; needs root

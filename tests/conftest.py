@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -45,6 +46,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item: next((i for i, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG)) for item in items
     }
     items.sort(key=places.__getitem__)
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave alone what was collected: to look at 700,000 objects again takes an eighth of
+    the processor time of the tests.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
