@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ def measure_throughput(
     """
     start = time.perf_counter()
     until = start + (FRESH + WARM + SAMPLE) * budget
-    nothing = np.zeros(problem.d)
+    problem, nothing = _filled(problem), np.zeros(problem.d)
     operator = problem.operator(ColumnStatistics(mean=nothing, std=nothing + 1, rows=1))
     workers = max(1, plan.workers)
     threads = min(plan.threads * workers, len(runs_of(operator)))
@@ -113,7 +113,7 @@ def measure_throughput(
         stopwatch = _Stopwatch(operator, pool, threads)
         rates = _rates(problem, stopwatch, wide, start, budget)
         # With one thread, for which there is memory: two form twice as much in the same time.
-        formed = None if forming is None else pool.submit(_forming, forming.sides()[0]).result() / threads
+        formed = None if forming is None else pool.submit(_forming, _filled(forming).sides()[0]).result() / threads
         if formed is not None and forming is not None and isinstance(forming.algorithm, RowGramKrylov):
             formed = formed + rates["reading"]  # of arithmetic alone
         until = max(until, time.perf_counter() + SAMPLE * budget)  # what came before may have taken longer
@@ -162,6 +162,13 @@ def _rerun(stopwatch: _Stopwatch, known: list[int], p: int, wide: int, dtype: An
         at[columns] = stopwatch.run(known, columns, dtype, time.perf_counter() + share)[0]
     slope = (at[many] - at[few]) / max(many - few, 1)
     return at[p], max(slope, 0.02 * at[many] / many)  # never nothing: noise of the clock must not make it free
+
+
+def _filled(problem: Problem) -> Problem:
+    """Return the same, gaps read as zeros: until a survey knows what fills them they are NaN, and so are all sums."""
+    reading, nothing = problem.request.reading, np.zeros(problem.d)
+    made_up = {"column_fill": nothing, "column_observed": nothing + 1}
+    return problem if reading is None else replace(problem, source=reading.surveyed(problem.source, made_up))
 
 
 def _forming(operator: Operator) -> float:
