@@ -138,7 +138,7 @@ class NodeSum(OnePass):
 class NodesRecipe:
     """Nodes that release, each its own products: a :class:`npmdask.core.runs.release.Recipe`.
 
-    ``mechanisms``: of each node, None of one without noise.
+    ``mechanisms``: of each node, None of one without noise. ``momentum``: of the algorithm.
     """
 
     group: Group
@@ -146,6 +146,7 @@ class NodesRecipe:
     scale: float
     target_rank: int
     releases: int | None
+    momentum: float | str | None = None
 
     distributed: ClassVar[bool] = True
 
@@ -236,7 +237,7 @@ class NodesRecipe:
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """The arrays of a run whose nodes are private, and the statement that goes with them."""
         arrays = released_arrays(state, result, p, scale=1.0, root=source.kind == "sparse")
-        sine = likely_sine_of_release(state, p, self.target_rank)
+        sine = likely_sine_of_release(state, p, self.target_rank, self.momentum)
         levels = {"noise_stddev": [float(s) for s in state.stddevs[: state.step]], "predicted_error": sine}
         return arrays, self.statement(state.step) | levels
 
@@ -495,9 +496,10 @@ class NodesRoute(Route):
             why = f"{fixed}: leave tol out, it would have no effect" if request.tol is not None else ""
             if why := without_low_rank(request.low_rank_tol, fixed) or why:
                 raise RefusedError(why)
-            algorithm = PrivatePower(target_rank=k, iteration_rank=p, releases=nodes.releases, noise=nodes)
-            algorithm = with_options(algorithm, request.options)
-            rule = FixedSteps(max_steps=nodes.releases, promise=nodes.promise)
+            power = PrivatePower(target_rank=k, iteration_rank=p, releases=nodes.releases, noise=nodes)
+            algorithm = power = with_options(power, request.options)
+            nodes = replace(nodes, momentum=power.momentum)
+            rule = FixedSteps(max_steps=power.releases, promise=nodes.promise)
         else:
             tol = default_tol(np.dtype(np.float64)) if request.tol is None else request.tol
             steps = min(DEFAULT_STEPS, nodes.most_steps) if request.max_steps is None else request.max_steps

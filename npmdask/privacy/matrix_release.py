@@ -45,7 +45,7 @@ from npmdask.privacy.statements import plane_sine
 from npmdask.symmetric.reader import TriangleReader
 from npmdask.theory.noisy_symmetric import noise_norm
 
-MECHANISMS = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
+MECHANISMS: dict[str, Any] = {"gaussian": PrivateGaussian, "laplace": PrivateLaplace}
 FULL = 0.95  # of the largest trace that clipped records can have: then nearly all of them are clipped
 
 
@@ -245,7 +245,7 @@ def released_arrays(state: PrivateState, result: Result, p: int, *, scale: float
     }
 
 
-def likely_sine_of_release(state: PrivateState, p: int, k: int, momentum: float | str | None = None) -> float:
+def likely_sine_of_release(state: PrivateState, p: int, k: int, momentum: float | str | None) -> float:
     """The likely sine of the largest angle to the true k leading vectors, from what was released.
 
     With momentum the last of p columns is a mixture of all that is damped: of what lies beyond p its Ritz value says

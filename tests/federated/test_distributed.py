@@ -23,11 +23,13 @@ from npmdask.cli.main import main
 from npmdask.core.numerics.subspaces import max_sin_theta
 from npmdask.core.storage.bundle import read_bundle
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.federated import coordinator
 from npmdask.federated.coordinator import open_nodes
 from npmdask.federated.protocol import DIGEST, NONCE, SIGNATURE, TOKENS, decode, encode
 from npmdask.ledger import open_ledger
 from npmdask.manage.report import summary, write_report
 from npmdask.privacy.exact_sums import on_grid
+from npmdask.privacy.matrix_release import likely_sine_of_release
 from npmdask.theory.private import dist_comm
 from tests.conftest import often, write_zarr
 from tests.federated.conftest import (
@@ -167,6 +169,25 @@ def test_statement_report_and_ledgers_of_a_private_run(sites: Sites, tmp_path: P
     assert made[0].url in page and "bytes_received" in page
     assert main(["resume", facts["store"], "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["values"] == facts["values"]
+
+
+@pytest.mark.slow
+def test_what_is_said_of_momentum_counts_what_it_damps(
+    sites: Sites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of data that lie here. Mutant: the answer of a coordinator takes a run with momentum for one without."""
+    made = sites(np.array_split(records(500, 20), 2), epsilon=2.0, steps=3)
+    seen = list[Any]()
+
+    def watched(state: Any, p: int, k: int, momentum: Any) -> float:
+        seen.append(momentum)
+        return likely_sine_of_release(state, p, k, momentum)
+
+    monkeypatch.setattr(coordinator, "likely_sine_of_release", watched)
+    found = run_centre(
+        tmp_path / "centre", [site.url for site in made], 'name = "power"\noptions = { momentum = "auto" }\n'
+    )
+    assert found.statement is not None and 0 < found.statement["predicted_error"] <= 1 and seen == ["auto"]
 
 
 @pytest.mark.slow

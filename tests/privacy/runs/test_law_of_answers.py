@@ -101,7 +101,7 @@ def test_after_one_release_nothing_is_said(stddev: float) -> None:
     """Mutant: the sine of the Ritz values, with which up to half of the answers are worse, up to three times."""
     states = [chain(BULKS["geometric"], stddev, 3 * K, 4, seed) for seed in range(20)]
     said = np.array(
-        [[likely_sine_of_release(replace(state, step=step), 3 * K, K) for step in (1, 4)] for state in states]
+        [[likely_sine_of_release(replace(state, step=step), 3 * K, K, None) for step in (1, 4)] for state in states]
     )
     assert (said[:, 0] == 1).all() and (said[:, 1] < LOST).sum() > 5
 
@@ -116,7 +116,7 @@ def test_what_is_said_of_the_plane_is_true_in_19_of_20_cases(p: int) -> None:
             for seed in range(2):
                 state = chain(spectrum, stddev, p, 32, seed)
                 for number in (2, 4, 8, 16, 32):
-                    said = likely_sine_of_release(replace(state, step=number), p, K)
+                    said = likely_sine_of_release(replace(state, step=number), p, K, None)
                     if said < LOST:
                         found = vectors(state, p, number, "all")
                         told, wrong = told + 1, wrong + (np.linalg.norm(found[K:], 2) > said)

@@ -150,7 +150,9 @@ def private_planes(seeds: Iterable[int]) -> tuple[Pairs, Pairs]:
             product = (axes * true) @ (axes.T @ method.query(state).block)
             state, _ = method.update(state, product + loud * rng.standard_normal((d, p)))
         arrays = released_arrays(state, method.finalize(state), p, scale=1.0, root=False)
-        said = of_release(arrays, {"predicted_error": likely_sine_of_release(state, p, k), "iteration_rank": p}).numbers
+        said = of_release(
+            arrays, {"predicted_error": likely_sine_of_release(state, p, k, None), "iteration_rank": p}
+        ).numbers
         planes.append((max_sin_theta(arrays["basis"], axes[:, :k]), said["sine"]))
         values += [(float(np.abs(arrays["values"] - true[:k]).max()), said["value_spread"])] * (
             said["value_spread"] is not None
@@ -170,7 +172,10 @@ def private_ties(seeds: Iterable[int]) -> Pairs:
             product = true[:, None] * method.query(state).block
             state, _ = method.update(state, product + loud * rng.standard_normal((20, 8)))
         pairs.append(
-            (max_sin_theta(method.finalize(state).vectors, np.eye(20)[:, :2]), likely_sine_of_release(state, 8, 2))
+            (
+                max_sin_theta(method.finalize(state).vectors, np.eye(20)[:, :2]),
+                likely_sine_of_release(state, 8, 2, None),
+            )
         )
     return pairs
 
