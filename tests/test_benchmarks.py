@@ -152,6 +152,7 @@ def test_only_named_rows_run_where_packages_of_others_are_not_installed(monkeypa
         all_rows()
 
 
+@pytest.mark.slow
 def test_data_of_a_card_hold_their_truth(tmp_path: Path) -> None:
     k = 5
     for write, name, size in ((write_rows, "rows", 2**22), (write_genotypes, "genotypes", 2**22)):
@@ -183,6 +184,7 @@ def test_normalised_counts_are_as_full_as_is_said_and_hold_their_truth(tmp_path:
     assert seconds_of_one_read(tmp_path / "x.zarr", 2, to_card=False) > 0
 
 
+@pytest.mark.slow
 def test_the_floor_is_the_same_product(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x, block = rng.standard_normal((1200, 40)).astype("f4"), rng.standard_normal((40, 5)).astype("f4")
@@ -260,6 +262,7 @@ def test_a_verdict_on_surplus_components_is_wrong_for_any_of_its_reasons() -> No
     assert not judged(basis=np.eye(5)[:, [0, 2, 1, 3]])
 
 
+@pytest.mark.slow
 def test_the_floor_of_a_contraction_reads_every_block(tmp_path: Path) -> None:
     generate(tmp_path / "t", problem="tensor", columns=12, rank=2, dtype="float64", chunks=(4, 4, 4))
     files = block_files(tmp_path / "t", 3)
@@ -286,6 +289,7 @@ def test_what_prefect_costs_is_what_a_flow_takes_beyond_the_command_line() -> No
     assert _measured(slow, "").figure == pytest.approx(2.0), "40 ms a step are too many, whatever the whole takes"
 
 
+@pytest.mark.slow
 def test_rows_have_the_covariance_that_was_chosen_and_no_sample_of_them_flatters(tmp_path: Path) -> None:
     """Kills: the cosine basis, of which every eighth row is nearly as good as all; a mean that is not taken off."""
     rows, d, k = 8192, 60, 5

@@ -193,6 +193,7 @@ def test_the_eight_files_are_there(tmp_path: Path) -> None:
     assert None not in house_gates.eight_files(Checkout(root=ROOT)).values()
 
 
+@pytest.mark.slow
 def test_a_feature_is_a_folder_of_its_name() -> None:
     """Also one that has no table, but needs others. Mutant: ``dict.fromkeys`` whose keys are not read."""
     checkout = Checkout(root=ROOT)

@@ -39,6 +39,7 @@ def test_at_most_five_pages_lie_at_the_root_of_docs() -> None:
     assert len(list((ROOT / "docs").glob("*.md"))) <= 5
 
 
+@pytest.mark.slow
 def test_pages_and_pictures_that_files_name_exist() -> None:
     """Mutants: a page that moved, and a docstring, a message, a script or a comment with its old path."""
     folders = ("npmdask", "flows", "benchmarks", "infra", "tests", "docs", "data", ".ci", ".github")

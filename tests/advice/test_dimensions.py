@@ -38,6 +38,7 @@ def test_constants_are_the_published_ones() -> None:
     assert omega[0] == pytest.approx(2.8582, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_edge_is_exceeded_as_often_as_it_says() -> None:
     """Of 400 matrices of noise 5 % above the margin, 17 % above the edge alone. Fails without the margin."""
     rng, n, d = np.random.default_rng(0), 200, 50

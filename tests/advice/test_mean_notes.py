@@ -25,6 +25,7 @@ def noted(solution: npmdask.Solution) -> list[str]:
     return [text for text in solution.warnings if "the mean of the columns" in text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["matrix", "samples"])
 @pytest.mark.parametrize("scale", [False, True])
 def test_on_both_sides_of_the_threshold(kind: str, scale: bool) -> None:

@@ -11,6 +11,7 @@ from npmdask.core.checkpoint.store import RunStore
 from tests.core.runs.test_features_of_answers import gone, solved
 
 
+@pytest.mark.slow
 def test_an_answer_does_without_notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Component 1 is the mean of what is not centred; without a note of that all else is the same."""
     solved(tmp_path / "noted", kind="matrix")

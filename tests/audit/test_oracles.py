@@ -203,6 +203,7 @@ def test_every_path_with_many_runs(name: str, relation: str) -> None:
         assert 2 * attains.claimed not in attains.mu
 
 
+@pytest.mark.slow
 def test_an_operator_that_loses_a_record_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator of a pass is held to the summaries that the attacks are made on."""
     path = one("clipped-mean")

@@ -197,6 +197,7 @@ def test_a_table_that_a_file_has_as_something_else_is_named(folder: Path) -> Non
         load_config("bad.toml", changes=parse_changes(["run.memory=1GiB"]))
 
 
+@pytest.mark.slow
 @needs("manage", "planning")
 def test_a_configuration_of_another_name_is_still_one(folder: Path, capsys: Any) -> None:
     Path("c.conf").write_text(FILE)

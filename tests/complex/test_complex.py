@@ -210,6 +210,7 @@ def test_ties_and_ks_that_cut_through_them(algorithm: str, k: int) -> None:
     assert claimed["component_sines"][0] is not None
 
 
+@pytest.mark.slow
 def test_real_and_imaginary_data_are_what_they_are() -> None:
     x = complex_rows(40, 8).real
     real = npmdask.top_k(x, 2, kind="samples", tol=1e-12)
@@ -226,6 +227,7 @@ def test_fewer_directions_than_components() -> None:
     np.testing.assert_allclose(found.basis.conj().T @ found.basis, np.eye(4), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["power", "krylov"])
 def test_a_hermitian_matrix(algorithm: str) -> None:
     q = np.linalg.qr(complex_rows(30, 30))[0]

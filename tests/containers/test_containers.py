@@ -64,6 +64,7 @@ SPARSE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DENSE)
 def test_the_answer_is_that_of_the_array(name: str) -> None:
     found, truth = npmdask.top_k(DENSE[name](), 3, center=True), npmdask.top_k(X, 3, center=True)
@@ -77,6 +78,7 @@ def test_estimators_take_them_too(name: str) -> None:
     np.testing.assert_array_equal(learnt.transform(DENSE[name]()), npmdask.StreamingPCA(3).partial_fit(X).transform(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPARSE)
 def test_sparse_matrices_in_memory(name: str) -> None:
     given = SPARSE[name]
@@ -90,6 +92,7 @@ def test_sparse_matrices_in_memory(name: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_entries_that_are_given_twice_are_summed_and_the_matrix_is_left_as_it_is() -> None:
     given = sp.csr_matrix((np.ones(6), np.array([1, 1, 0, 2, 2, 1]), np.array([0, 2, 4, 6])), shape=(3, 3))
     before = given.data.copy(), given.indices.copy()
@@ -101,6 +104,7 @@ def test_entries_that_are_given_twice_are_summed_and_the_matrix_is_left_as_it_is
     np.testing.assert_array_equal(given.indices, before[1])
 
 
+@pytest.mark.slow
 def test_a_matrix_whose_arrays_were_changed_is_looked_at_again() -> None:
     """SciPy remembers that no entry was given twice: a column that was renamed would count twice in the deviations."""
     given = sp.csr_matrix(THIN)
@@ -111,6 +115,7 @@ def test_a_matrix_whose_arrays_were_changed_is_looked_at_again() -> None:
     np.testing.assert_allclose(found, truth, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_columns_of_several_types_are_one_matrix() -> None:
     columns = {"a": X[:, 0], "b": X[:, 1] > 0, "c": np.arange(300)}
     truth = npmdask.top_k(np.column_stack(list(columns.values())), 2).values
@@ -134,6 +139,7 @@ def test_no_private_release_of_what_lies_in_memory(given: Any, tmp_path: Path) -
         npmdask.top_k(given, 2, kind=kind, algorithm="power", max_steps=2, privacy=privacy, store=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_what_they_are_is_their_content(tmp_path: Path) -> None:
     """A store is for the same numbers only, whatever they lie in."""
     given = sp.csr_matrix(THIN)
@@ -195,6 +201,7 @@ def test_a_stream_of_a_sparse_matrix_is_that_of_its_rows() -> None:
     np.testing.assert_allclose(np.abs(found.basis), np.abs(truth.basis), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [X, sp.csr_matrix(THIN), pd.DataFrame(X)], ids=["array", "sparse", "table"])
 def test_who_resumes_is_sent_to_the_program_that_has_the_data(given: Any, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"algorithm": "power", "iteration_rank": 4, "max_steps": 5, "store": tmp_path / "run"}

@@ -206,6 +206,7 @@ def test_a_graph_that_gives_other_numbers_is_named_with_the_rows() -> None:
         npmdask.top_k(x, 3, tol=1e-15, max_steps=80, **POWER)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_same_graph_only(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         npmdask.top_k(graph() * 2, 3, store=tmp_path / "run", observer=Interrupted(), **POWER)
@@ -220,6 +221,7 @@ def test_a_run_goes_on_with_the_same_graph_only(tmp_path: Path) -> None:
     assert npmdask.top_k(graph() * 2, 3, store=tmp_path / "run", **POWER).data_passes == 0
 
 
+@pytest.mark.slow
 def test_files_behind_a_graph_that_changed_are_another_source(tmp_path: Path) -> None:
     path = write_zarr(tmp_path / "x.zarr", X, (100, 24))
     npmdask.top_k(da.from_zarr(str(path)), 3, store=tmp_path / "run")
@@ -270,6 +272,7 @@ def store_grid(path: Path, values: np.ndarray, **options: Any) -> None:
     grid_of(values).to_dataset().to_zarr(path, zarr_format=2, encoding={"sst": {"chunks": (100, 4, 6)}}, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["dask", "dask, inline", "xarray", "xarray, derived", "xarray, not read"])
 def test_a_change_in_any_chunk_behind_a_graph_is_another_source(tmp_path: Path, door: str) -> None:
     """The graph has the same name, and its first block is the same: the store must not answer for the old numbers."""
@@ -297,6 +300,7 @@ def test_a_change_in_any_chunk_behind_a_graph_is_another_source(tmp_path: Path, 
     assert abs(npmdask.top_k(opened(), 3, dim=0).values - first.values).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_spilled_rows_of_an_earlier_run_are_no_data_of_the_next(tmp_path: Path) -> None:
     """What a function reads may change behind the name of its graph: a first pass always computes."""
     held = {"values": X}
@@ -477,6 +481,7 @@ def test_an_array_in_the_memory_of_a_cluster_is_refused() -> None:
             npmdask.top_k(held, 3)
 
 
+@pytest.mark.slow
 def test_dimensions_of_an_array_without_names() -> None:
     cube = X.reshape(640, 4, 6)
     for given in (cube, da.from_array(cube, chunks=(100, 2, 3)), cube.transpose(1, 0, 2)):
@@ -484,6 +489,7 @@ def test_dimensions_of_an_array_without_names() -> None:
         np.testing.assert_allclose(npmdask.top_k(given, 3, dim=dim).values, true_values(X), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_labelled_arrays_in_memory_lazy_and_in_files(tmp_path: Path) -> None:
     """Anomalies on a grid, as climate data are analysed; stored as packed int16 by the CF conventions."""
     grid = xr.DataArray(
@@ -508,6 +514,7 @@ def test_labelled_arrays_in_memory_lazy_and_in_files(tmp_path: Path) -> None:
     assert not whole.sst.variable._in_memory
 
 
+@pytest.mark.slow
 def test_spilled_rows_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = npmdask.top_k(graph() * 2, 3, threads=1)
     seen = counted(monkeypatch)
@@ -520,6 +527,7 @@ def test_spilled_rows_are_computed_once(tmp_path: Path, monkeypatch: pytest.Monk
     np.testing.assert_allclose(found.values, plain.values, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_spilled_rows_that_are_damaged_or_do_not_fit(tmp_path: Path) -> None:
     store = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
@@ -542,6 +550,7 @@ def test_spilled_rows_that_are_damaged_or_do_not_fit(tmp_path: Path) -> None:
         npmdask.top_k(graph(), 3, spill=tmp_path / "file")
 
 
+@pytest.mark.slow
 def test_sources_that_share_a_folder_of_spilled_rows_keep_apart(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"spill": tmp_path / "spill", **POWER}
     with pytest.raises(KeyboardInterrupt):
@@ -572,6 +581,7 @@ def twice(block: np.ndarray) -> sp.csr_matrix:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [sp.csr_matrix, sp.csr_array, sp.coo_array, sp.csc_matrix, twice])
 @pytest.mark.parametrize("options", [{}, {"center": True, "scale": True}])
 def test_sparse_blocks_have_the_answer_of_the_stored_matrix(made: Any, options: dict[str, Any]) -> None:
@@ -654,6 +664,7 @@ def test_a_stream_of_sparse_blocks_is_that_of_their_rows() -> None:
 # Arrays in files that a program has opened.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["r", "r+", "c"])
 def test_memory_maps(tmp_path: Path, mode: Any) -> None:
     np.save(tmp_path / "x.npy", X)
@@ -701,6 +712,7 @@ def test_another_place_order_or_type_in_the_same_file_is_another_source(
     assert len({open_source(x).fingerprint for x in maps}) == 4
 
 
+@pytest.mark.slow
 def test_a_memory_map_of_more_dimensions_stays_where_it_is(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X.reshape(640, 4, 6))
     cube = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -728,6 +740,7 @@ def write_csr(group: Any, x: Any, encoding: str = "csr_matrix") -> None:
         group.create_dataset(name, data=getattr(x, name))
 
 
+@pytest.mark.slow
 def test_matrices_in_hdf5_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "UNIT_BYTES", 1000)
     thin = sp.random_array((640, 24), density=0.2, rng=np.random.default_rng(1), format="csr")
@@ -773,6 +786,7 @@ def test_row_pointers_and_indices_of_a_file_are_looked_at(tmp_path: Path) -> Non
                 npmdask.top_k(file["index"], 3, kind=kind)
 
 
+@pytest.mark.slow
 def test_what_the_attributes_of_a_file_say_is_not_overlooked(tmp_path: Path) -> None:
     """Packed numbers and marks of missing values, as NetCDF 4 has them, are decoded or refused."""
     with h5py.File(tmp_path / "x.h5", "w") as file:
@@ -827,6 +841,7 @@ def test_a_change_in_any_block_of_a_file_is_another_source(tmp_path: Path, monke
         assert first == again != changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [graph, thin_graph])
 def test_small_singular_values_of_lazy_rows(made: Any) -> None:
     found = npmdask.singular_triplets(made(), 3)
@@ -837,6 +852,7 @@ def test_small_singular_values_of_lazy_rows(made: Any) -> None:
     np.testing.assert_allclose(npmdask.singular_triplets(cube, 3, dim=0).values, true_values(X), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_streams_of_a_grid_are_those_of_its_rows() -> None:
     grid = xr.DataArray(X.reshape(640, 4, 6), dims=("time", "lat", "lon"))
     for given in (grid.transpose("lat", "time", "lon"), grid.chunk(time=90)):
@@ -899,6 +915,7 @@ def test_what_a_graph_draws_at_random_is_no_data(kind: str, algorithm: str) -> N
     assert found.converged and found.assurance.startswith("For these data")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
 def test_wider_numbers_than_a_store_holds_are_read_as_float64(dtype: Any) -> None:
     rows = RNG.standard_normal((30, 5)) * 0.5 ** np.arange(5)

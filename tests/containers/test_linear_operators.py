@@ -301,6 +301,7 @@ def test_worker_processes_have_the_same_bits(tmp_path: Path) -> None:
     same_bytes(tmp_path / "0", tmp_path / "2")
 
 
+@pytest.mark.slow
 def test_left_vectors_that_are_lost_are_made_again(tmp_path: Path) -> None:
     first = npmdask.top_k(aslinearoperator(A), 2, store=tmp_path / "run").left_basis()
     file = tmp_path / "run" / "left.zarr" / "c" / "0" / "0"

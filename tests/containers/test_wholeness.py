@@ -325,6 +325,7 @@ def hidden(array: Any, how: str) -> Any:
     return da.map_blocks(given, held={"inside": (array,)}, **chunks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["closure", "partial", "keyword"])
 def test_an_array_is_found_where_a_function_keeps_it(how: str, tmp_path: Path) -> None:
     path, x = store((3, "lz4", 2))
@@ -335,6 +336,7 @@ def test_an_array_is_found_where_a_function_keeps_it(how: str, tmp_path: Path) -
             npmdask.top_k(hidden(zarr.open_array(lost / "x", mode="r"), how), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["data", "indices"])
 def test_sparse_cells_of_anndata_are_whole(name: str, tmp_path: Path) -> None:
     """Mutant: groups in a graph are passed over."""
@@ -360,6 +362,7 @@ def test_sparse_cells_of_anndata_are_whole(name: str, tmp_path: Path) -> None:
         asked()
 
 
+@pytest.mark.slow
 def test_land_that_zarr_did_not_write_reads_as_missing(tmp_path: Path) -> None:
     """Chunks of nothing but a fill value that means missing are left out by zarr: no chunk is lost."""
     field = xr.DataArray(values("float64", 3), dims=DIMS, name="x").astype(float)
@@ -373,6 +376,7 @@ def test_land_that_zarr_did_not_write_reads_as_missing(tmp_path: Path) -> None:
         np.testing.assert_allclose(asked.explained_variance, sea, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("dtype", ["i4", "f4", "f8"])
 def test_zeros_of_a_lost_chunk_are_no_gaps_where_nothing_decodes_them(version: int, dtype: str, tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def dated(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_dates_are_no_numbers(tmp_path: Path) -> None:
     path = dated(tmp_path / "x.zarr")
     stored = np.asarray(zarr.open_array(path, mode="r")[...])
@@ -136,6 +137,7 @@ def beside(matrix: np.ndarray, cube: np.ndarray, path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.npz", "x.h5", "x.zarr", "dataset"])
 def test_a_matrix_that_is_smaller_than_an_array_beside_it_is_asked_about(name: str, tmp_path: Path) -> None:
     matrix, cube = numbers()[:, 0], numbers()
@@ -153,6 +155,7 @@ def test_a_matrix_that_is_smaller_than_an_array_beside_it_is_asked_about(name: s
     np.testing.assert_allclose(found.explained_variance, truth(cube), rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.zarr", "x.h5", "dataset"])
 def test_bounds_are_never_the_data(name: str, tmp_path: Path) -> None:
     """Where they are the only matrix, they are asked about; beside another one, that is taken."""
@@ -181,6 +184,7 @@ def test_bounds_are_never_the_data(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(found.explained_variance, truth(numbers()), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_latitudes_in_radians_are_weighted_as_such(tmp_path: Path) -> None:
     degrees = np.array([-70.0, 0.0, 60.0])
     field = xr.DataArray(numbers(), dims=DIMS, coords={"lat": ("lat", np.deg2rad(degrees), {"units": "radian"})})
@@ -193,6 +197,7 @@ def test_latitudes_in_radians_are_weighted_as_such(tmp_path: Path) -> None:
         np.testing.assert_allclose(weighted.explained_variance, right, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_names_of_dimensions_of_zarr_3_are_names(tmp_path: Path) -> None:
     """Of an array that no group is around, too."""
     x, path = numbers(), tmp_path / "x.zarr"

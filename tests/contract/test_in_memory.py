@@ -105,6 +105,7 @@ def test_lists_are_arrays() -> None:
     np.testing.assert_array_equal(fed(ROWS.tolist()).values, fed(ROWS).values)
 
 
+@pytest.mark.slow
 def test_nothing_masked_is_an_array() -> None:
     whole = np.ma.masked_array(ROWS, mask=False)
     np.testing.assert_array_equal(npmdask.top_k(whole, 2).values, npmdask.top_k(ROWS, 2).values)

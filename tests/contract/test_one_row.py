@@ -30,6 +30,7 @@ def test_what_needs_a_second_row(asked: Callable[[], Any]) -> None:
         asked()
 
 
+@pytest.mark.slow
 def test_streams_and_exports_have_no_nan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for center, value in ((False, (X**2).sum()), (True, 0.0)):

@@ -25,10 +25,12 @@ def loaded(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_a_plain_run_loads_no_room_of_a_feature() -> None:
     assert not loaded("npmdask.top_k(np.eye(50) * np.arange(50), 3, kind='samples', center=True)") & {*ROOMS}
 
 
+@pytest.mark.slow
 def test_a_run_is_gone_on_with_without_what_reports_it(tmp_path: Path) -> None:
     npmdask.top_k(np.eye(50) * np.arange(50), 3, store=tmp_path / "run")
     assert not loaded(f"npmdask.resume({str(tmp_path / 'run')!r})") & {"cli", "manage", "models", "report"}

@@ -28,6 +28,7 @@ def times(b: Block, block: Block) -> Block:
     return Threads(1).run_pass(Dilation(reader=open_source(b).reader), block, lambda record: None)[0]
 
 
+@pytest.mark.slow
 def test_the_dilation_has_every_singular_value_twice_and_2k_pairs_give_the_k_triplets() -> None:
     """ERR-3. Signed values come in pairs, so the gap of k lies behind the 2k-th; both ways give the same triplets.
     Mutant: eigenvalues by size without their signs, of which two of a pair cannot be told apart."""

@@ -309,6 +309,7 @@ def test_symmetric_data_are_read_as_they_are() -> None:
         singular_triplets(np.eye(5), 2, kind="symmetric")
 
 
+@pytest.mark.slow
 def test_a_run_on_the_matrix_itself_is_another_one(tmp_path: Path) -> None:
     """The same numbers k, p, tol in both: a store of the dilation once answered a question about the matrix."""
     b = np.random.default_rng(0).standard_normal((40, 12))

@@ -111,6 +111,7 @@ def test_zarr_is_read_in_pieces_that_fit(tmp_path: Path, monkeypatch: pytest.Mon
     assert len([at for at in seen if isinstance(at, tuple) and len(at) == 3]) == 5 * 6
 
 
+@pytest.mark.slow
 def test_a_missing_chunk_is_named_or_filled(tmp_path: Path) -> None:
     matrices = cubes(20, 6)
     path = write_zarr(tmp_path / "x.zarr", matrices, (5, 4, 2))
@@ -177,6 +178,7 @@ def test_values_that_are_not_finite_are_named_or_the_matrix_becomes_zeros(tmp_pa
     check(tmp_path, tmp_path / "a.npy", matrices, non_finite="zero")
 
 
+@pytest.mark.slow
 def test_opening(tmp_path: Path) -> None:
     """By what the store says; an array in memory; and no other kind in between."""
     np.save(tmp_path / "a.npy", cubes(20, 6))

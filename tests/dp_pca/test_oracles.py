@@ -64,6 +64,7 @@ def test_a_step_of_the_power_method_is_the_projected_answer() -> None:
     assert power().direction(after) is after.vector
 
 
+@pytest.mark.slow
 def test_the_power_method_finds_what_there_is() -> None:
     images, v = spiked(20_000, 12, VALUES, 0.01)
     ran = run(power(records=20_000, steps=12), 12, images, NOISE)

@@ -33,6 +33,7 @@ def agree(found: np.ndarray, wanted: np.ndarray, tol: float = 1e-5) -> None:
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tol * np.abs(wanted).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", ["highly_variable", None, "array"])
 @pytest.mark.parametrize("held", ["sparse", "dense", "dask"])
 def test_the_numbers_of_scanpy(held: str, mask: str | None) -> None:
@@ -51,6 +52,7 @@ def test_the_numbers_of_scanpy(held: str, mask: str | None) -> None:
     assert data.uns["pca"]["params"]["mask_var"] == (mask if mask != "array" else None)
 
 
+@pytest.mark.slow
 def test_layers_keys_copies_and_no_centring() -> None:
     data = cells()
     found = npmdask.anndata.pca(data, 3, layer="twice", key_added="mine", copy=True, zero_center=False, mask_var=None)
@@ -60,6 +62,7 @@ def test_layers_keys_copies_and_no_centring() -> None:
     agree(np.abs(found.obsm["mine"]), np.abs(oracle.transform(data.X * 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("mask", ["highly_variable", None])
 def test_a_file_that_is_backed_is_not_loaded(
@@ -76,6 +79,7 @@ def test_a_file_that_is_backed_is_not_loaded(
     backed.file.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copy", [False, True])
 def test_what_cannot_hold_results_is_refused_before_the_passes(
     copy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -95,6 +99,7 @@ def test_what_cannot_hold_results_is_refused_before_the_passes(
         one.file.close()
 
 
+@pytest.mark.slow
 def test_how_many_by_default() -> None:
     data = cells()
     npmdask.anndata.pca(data)

@@ -13,6 +13,7 @@ from npmdask.errors import BadInputError
 from tests.core.runs.test_solution_outputs import agree, annotated, rows
 
 
+@pytest.mark.slow
 def test_scanpys_places(tmp_path: Path) -> None:
     given = annotated()
     solution = npmdask.top_k(given, 3, center=True)

@@ -176,6 +176,7 @@ def test_what_runs_of_matrices_do_with_a_tensor_and_the_other_way_round(folder: 
         npmdask.top_k("t.zarr", 3, store="out", options={"restarts": 50})
 
 
+@pytest.mark.slow
 def test_tensors_that_are_none(folder: Path, capsys: Any) -> None:
     odd = DENSE.copy()
     odd[3, 1, 7] += 0.1

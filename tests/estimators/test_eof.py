@@ -38,6 +38,7 @@ def agree(found: Any, wanted: np.ndarray, axis: tuple[int, ...]) -> None:
     np.testing.assert_allclose(values * signs, wanted, rtol=0, atol=1e-7 * np.nanmax(np.abs(wanted)), equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lazy", [False, True])
 def test_the_same_modes_as_eofs_of_a_real_field_with_land(lazy: bool) -> None:
     data = sst()
@@ -56,6 +57,7 @@ def test_the_same_modes_as_eofs_of_a_real_field_with_land(lazy: bool) -> None:
     assert np.isnan(maps.values).any() and np.isfinite(maps.values).any()
 
 
+@pytest.mark.slow
 def test_standardised_and_weighted_as_two_other_packages_do_it() -> None:
     """A real field, standardised by scikit-learn, then weighted and decomposed by eofs."""
     data = sst().astype("f8")
@@ -73,6 +75,7 @@ def test_standardised_and_weighted_as_two_other_packages_do_it() -> None:
         np.testing.assert_allclose(model.explained_variance_ratio(), oracle.varianceFraction(neigs=5), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_field_with_land_straight_to_maps_beside_eofs_and_numpy() -> None:
     """17 % of the grid is land: nothing is dropped by hand, and maps differ by 1e-6 at most."""
     data = sst()
@@ -90,6 +93,7 @@ def test_the_field_with_land_straight_to_maps_beside_eofs_and_numpy() -> None:
     assert len(model.solution_.basis) == (~land).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["drop-columns", "mean"])
 def test_weights_may_be_missing_over_land_only(missing: str) -> None:
     data = field()
@@ -109,6 +113,7 @@ def test_weights_may_be_missing_over_land_only(missing: str) -> None:
         EOF(3).fit(data, weights=weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("use_coslat", [False, True])
 def test_points_with_data_at_some_times_only(lazy: bool, use_coslat: bool) -> None:
@@ -146,6 +151,7 @@ def test_other_data_on_the_grid_are_scored_as_the_first() -> None:
     agree(model.scores(), left[:, :3] * sizes[:3], (0,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lazy", [False, True])
 def test_standardised_first_and_weighted_then(lazy: bool) -> None:
     """The other way round the deviations would take the weights out again."""
@@ -171,6 +177,7 @@ def test_standardised_first_and_weighted_then(lazy: bool) -> None:
     assert not np.allclose(one.explained_variance_ratio(), model.explained_variance_ratio(), rtol=0.1)
 
 
+@pytest.mark.slow
 def test_both_find_values_that_are_missing_once() -> None:
     for when, said in ((7, "column 15 of .*lacks 1 of"), (0, "column 15 .*has no value in the first row")):
         data = field()
@@ -180,6 +187,7 @@ def test_both_find_values_that_are_missing_once() -> None:
                 EOF(2, use_coslat=True, standardize=True).fit(given)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_opened_is_not_loaded(tmp_path: Path) -> None:
     field().to_netcdf(tmp_path / "x.nc", engine="scipy")
     with xr.open_dataset(tmp_path / "x.nc", engine="scipy") as opened:
@@ -191,6 +199,7 @@ def test_a_file_that_is_opened_is_not_loaded(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_store_answers_again_and_knows_other_data(tmp_path: Path) -> None:
     first = EOF(2, store=tmp_path / "run").fit(field())
     again = EOF(2, store=tmp_path / "run").fit(field())
@@ -201,6 +210,7 @@ def test_a_store_answers_again_and_knows_other_data(tmp_path: Path) -> None:
         EOF(2, store=tmp_path / "run").fit(field(seed=3))
 
 
+@pytest.mark.slow
 def test_a_value_that_is_missing_once_is_refused() -> None:
     """Land is missing always: taking it for land would drop a grid point that has data."""
     data = field()
@@ -247,6 +257,7 @@ def weighted_rows(flat: np.ndarray, weights: np.ndarray, samples: np.ndarray, sc
     return np.asarray((flat - mean) / deviations * weights * np.sqrt(samples)[:, None])
 
 
+@pytest.mark.slow
 def test_weights_as_eofs_has_them_of_a_real_field_with_land() -> None:
     """What values are multiplied by, given over one dimension, over both, and beside the cosines of latitudes."""
     data = sst()
@@ -269,6 +280,7 @@ def test_weights_as_eofs_has_them_of_a_real_field_with_land() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lazy", [False, True])
 def test_samples_of_unequal_worth(lazy: bool) -> None:
     data, samples = field(), np.random.default_rng(7).uniform(0, 2, 120)
@@ -307,6 +319,7 @@ def test_weights_of_a_grid_that_are_none_are_refused() -> None:
     ).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [EOF, HilbertEOF])
 def test_a_field_that_has_modes_of_its_own(model: Any) -> None:
     """Principal components are fields, too, of earlier modes: what the data call so is called mode_ in the answers."""
@@ -322,6 +335,7 @@ def test_a_field_that_has_modes_of_its_own(model: Any) -> None:
     assert one.components()["mode_"] == 3 and one.scores().sizes == {"time": 40, "mode": 2}
 
 
+@pytest.mark.slow
 def test_coupled_patterns_of_principal_components() -> None:
     scores = field(40).isel(lat=0, drop=True).rename(lon="mode")
     left, right = MCA(2).fit(scores, field(40, seed=5), dim="time").components()

@@ -27,6 +27,7 @@ MARKED = np.where(np.isnan(GAPPY), MARK, GAPPY)
 GAPS: dict[str, Any] = {"missing": "mean", "missing_values": MARK, "missing_limit": 0.3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whiten", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_pca_of_the_columns_that_are_left(whiten: bool, weighted: bool) -> None:
@@ -53,6 +54,7 @@ def test_pca_of_the_columns_that_are_left(whiten: bool, weighted: bool) -> None:
     assert again.components_[:, [1, 5]].all() and np.isfinite(again.mean_).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_coslat", [False, True])
 def test_maps_of_the_points_that_are_left(use_coslat: bool) -> None:
     coords = {"lat": [-60.0, -20, 20, 60], "lon": [0, 90]}

@@ -80,6 +80,7 @@ def test_fewer_rows_than_columns() -> None:
     assert every.explained_variance_[8] < 1e-10 and every.components_.shape == (9, 15)
 
 
+@pytest.mark.slow
 def test_columns_without_variance_and_far_from_zero() -> None:
     constant = np.ones((30, 4)) * [1, 2, 3, 4]
     found = npmdask.PCA(2).fit(constant)
@@ -101,6 +102,7 @@ def test_sparse_rows_are_centred_without_filling_them_in() -> None:
     same(npmdask.PCA(4).fit(THIN), theirs.PCA(4, svd_solver="full").fit(THIN.toarray()), THIN, 1e-6)
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_in_memory(tmp_path: Path) -> None:
     stored = str(write_zarr(tmp_path / "x.zarr", X, (90, 15)))
     write_csr(tmp_path / "thin.zarr", sp.csr_matrix(THIN), 500)
@@ -118,6 +120,7 @@ def test_rows_that_are_not_in_memory(tmp_path: Path) -> None:
             np.testing.assert_allclose(ours.transform(thin), other.transform(THIN), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_in_the_company_of_scikit_learn() -> None:
     labels = X[:, 0] > 20
     search = GridSearchCV(
@@ -136,6 +139,7 @@ def test_in_the_company_of_scikit_learn() -> None:
     np.testing.assert_allclose(npmdask.PCA(2, random_state=state).fit(X).components_, named.components_, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_fit_with_a_store_is_not_done_twice(tmp_path: Path) -> None:
     first = npmdask.PCA(3, store=tmp_path / "run").fit(X)
     np.testing.assert_array_equal(first.components_, npmdask.PCA(3, store=tmp_path / "run").fit(X).components_)
@@ -198,6 +202,7 @@ def test_scikit_learn_is_no_dependency() -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.slow
 def test_a_run_that_did_not_converge_is_said() -> None:
     flat = np.random.default_rng(0).standard_normal((3000, 200))
     with pytest.warns(RuntimeWarning, match="not converged|gave up|tol"):

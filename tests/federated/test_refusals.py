@@ -143,6 +143,7 @@ def test_what_was_begun_is_done_again_bit_for_bit_and_for_no_other_block(
     np.testing.assert_array_equal(decode(again, (D, P)), kept[0])
 
 
+@pytest.mark.slow
 def test_a_second_job_is_not_in_the_budget(node: Node, folder: Path) -> None:
     """Its sentence tells nothing of the ledger. Mutant: the budget asked for at the end."""
     node.answer(JOB, 1, encode(orthonormal()))
@@ -176,6 +177,7 @@ def test_a_limit_that_was_changed_in_the_middle_of_a_job_is_refused(folder: Path
         node.answer(JOB, 2, encode(orthonormal(2)))
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_what_was_answered(node: Node, folder: Path) -> None:
     block = orthonormal(4)
     answer = node.answer(JOB, 1, encode(block))
@@ -197,6 +199,7 @@ def test_the_number_of_rows_is_announced_only_if_it_is_public(tmp_path: Path) ->
             assert node.problem.source.fingerprint not in said
 
 
+@pytest.mark.slow
 def test_an_exact_answer_must_be_asked_for(folder: Path) -> None:
     """Mutant: a forgotten [privacy] table gives the data away."""
     text = (folder / "node.toml").read_text()
@@ -242,6 +245,7 @@ def test_path_and_nodes_exclude_each_other() -> None:
         validate_config({"source": both, "algorithm": {"target_rank": 1}})
 
 
+@pytest.mark.slow
 def test_a_node_may_hold_a_symmetric_matrix(tmp_path: Path) -> None:
     """Balcan et al.'s own setting: one entry of A_i (and its mirror image) is protected. Mutant: rows announced."""
     rows, folder = records(90, D), tmp_path / "node"

@@ -39,6 +39,7 @@ def written(place: Any, form: int, *, stale: bool) -> Any:
     return place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [2, 3])
 @pytest.mark.parametrize("stale", [True, False])
 def test_every_door_reads_the_same_rows(form: int, stale: bool, tmp_path: Path) -> None:
@@ -74,6 +75,7 @@ def test_one_request_more_however_many_arrays_there_are() -> None:
     assert Counting.asked == {"x/zarr.json": 1}
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_sparse_matrix(tmp_path: Path) -> None:
     thin = sp.csr_matrix(np.where(np.abs(X) > 0.5, X, 0))
     group = zarr.create_group(tmp_path / "thin.zarr", attributes={"encoding-type": "csr_matrix", "shape": thin.shape})

@@ -334,6 +334,7 @@ def test_hdf5_is_decoded_as_xarray_decodes(
             ingest(path, tmp_path / "b.zarr")
 
 
+@pytest.mark.slow
 def test_the_fill_value_of_netcdf_4_is_missing_without_an_attribute(tmp_path: Path) -> None:
     """NetCDF gives every variable a default fill value (here that of float32), which its readers mask."""
     with h5py.File(tmp_path / "a.nc", "w") as file:

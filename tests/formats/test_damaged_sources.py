@@ -236,6 +236,7 @@ def test_a_fifo_is_not_waited_for(name: str, tmp_path: Path) -> None:
         ingest(tmp_path / name, tmp_path / "out.zarr")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [(5, 7), None])
 def test_values_that_hdf5_never_stored_are_no_zeros(chunks: Any, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -310,6 +311,7 @@ def test_a_damaged_index_of_chunks_is_refused_or_read_right(layout: str, tmp_pat
     assert refused >= 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "at", "new", "said"),
     [
@@ -329,6 +331,7 @@ def test_what_is_wrong_with_an_index_is_said(layout: str, at: int, new: bytes, s
             ingest(source, tmp_path / "a.zarr", missing=missing)
 
 
+@pytest.mark.slow
 def test_two_chunks_in_one_place_are_refused(tmp_path: Path) -> None:
     index, wide = _indexed(tmp_path / "a.h5", "plain")
     first = (tmp_path / "a.h5").read_bytes()[index.start + 24 + 32 :][:8]
@@ -337,6 +340,7 @@ def test_two_chunks_in_one_place_are_refused(tmp_path: Path) -> None:
         ingest(tmp_path / "a.h5", tmp_path / "a.zarr")
 
 
+@pytest.mark.slow
 def test_chunks_of_nothing_but_the_fill_value_are_read(tmp_path: Path) -> None:
     """They were written: HDF5 finds them."""
     with h5py.File(tmp_path / "a.h5", "w") as file:

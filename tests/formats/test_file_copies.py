@@ -74,6 +74,7 @@ def copies(cache: Path) -> list[Path]:
     return sorted((cache / "files").glob("*/data.zarr"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MADE)
 def test_the_answer_is_that_of_the_ingested_store(name: str, tmp_path: Path, cache: Path) -> None:
     path = tmp_path / name
@@ -91,6 +92,7 @@ def test_the_answer_is_that_of_the_ingested_store(name: str, tmp_path: Path, cac
     assert open_source(path).kind == kind and open_source(path, kind).kind == kind and len(copies(cache)) == 1
 
 
+@pytest.mark.slow
 def test_the_command_line_and_estimators_take_files(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +108,7 @@ def test_the_command_line_and_estimators_take_files(
     assert len(copies(cache)) == 1
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_is_read_again(tmp_path: Path, cache: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     first = npmdask.top_k(tmp_path / "x.npy", 2, store=tmp_path / "run")
@@ -120,6 +123,7 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, cache: Path) -> None:
     assert stored.basis.tobytes() == first.basis.tobytes() and "has changed since" in stored.warnings[-1]
 
 
+@pytest.mark.slow
 def test_a_file_that_may_still_be_written_is_not_remembered(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +135,7 @@ def test_a_file_that_may_still_be_written_is_not_remembered(
     assert copies(cache)[0].stat().st_ino != before
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_while_it_is_read_is_refused(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +156,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     )
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_deleted_is_made_again(tmp_path: Path, cache: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     first = npmdask.top_k(tmp_path / "x.npy", 2, max_steps=1, tol=1e-15, store=tmp_path / "run")
@@ -159,6 +165,7 @@ def test_a_copy_that_was_deleted_is_made_again(tmp_path: Path, cache: Path) -> N
     assert again.fingerprint == first.fingerprint  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_it_is_said_and_kept_to_its_owner(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     np.save(tmp_path / "x.npy", X)
     with caplog.at_level(logging.WARNING, "npmdask"):
@@ -251,6 +258,7 @@ npmdask.top_k(sys.argv[1], 2)
 """
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_no_half_copy(tmp_path: Path, cache: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     process = subprocess.Popen(
@@ -270,6 +278,7 @@ def test_a_kill_leaves_no_half_copy(tmp_path: Path, cache: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_many_at_once_make_one_copy(tmp_path: Path, cache: Path) -> None:
     np.save(tmp_path / "x.npy", np.tile(X, (2000, 1)))
     time.sleep(0.01)
@@ -303,6 +312,7 @@ def test_files_that_cannot_be_read(name: str, content: bytes, said: str, tmp_pat
     assert not copies(cache)
 
 
+@pytest.mark.slow
 def test_several_arrays_in_a_file(tmp_path: Path) -> None:
     _h5(tmp_path / "x.h5")
     with pytest.raises(BadInputError, match=r"choose one as .*x\.h5/NAME \(group/other \(5, 8\), group/values"):
@@ -311,6 +321,7 @@ def test_several_arrays_in_a_file(tmp_path: Path) -> None:
         npmdask.top_k(tmp_path / "x.h5/group/valeus", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:zarr v3 autosharding", "ignore:Consolidated metadata")
 def test_a_folder_of_parquet_and_an_annotated_zarr(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
@@ -385,6 +396,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
         npmdask.top_k(tmp_path / "x.npy", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "h5", "npy"])
 def test_files_with_missing_values_are_taken_where_a_rule_for_them_is_given(suffix: str, tmp_path: Path) -> None:
     """Fails when a gap is refused, when moments with gaps are used, or when a copy with gaps serves a run without."""

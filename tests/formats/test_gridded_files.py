@@ -40,6 +40,7 @@ def packed(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
 def test_the_answer_is_that_of_the_array(name: str, tmp_path: Path) -> None:
     path = packed(tmp_path / name)
@@ -70,6 +71,7 @@ def _written(array: xr.DataArray, path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
 def test_the_next_file_is_scored_along_the_dimension_of_the_run(name: str, tmp_path: Path) -> None:
     run, (stem, suffix) = tmp_path / "run", name.split(".")
@@ -85,6 +87,7 @@ def test_the_next_file_is_scored_along_the_dimension_of_the_run(name: str, tmp_p
         np.testing.assert_allclose(scores, solution.scores(rows), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_another_grid_of_as_many_cells_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Cells in another order are put in order; rounded coordinates are the same places."""
     run = tmp_path / "run"
@@ -114,6 +117,7 @@ npmdask.top_k(sys.argv[1], 3, **asked, store=sys.argv[2], observer=Die())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", often(["x.nc", "x.zarr"], 0))
 def test_a_killed_run_is_resumed_from_its_store_alone(name: str, tmp_path: Path) -> None:
     path = packed(tmp_path / name)
@@ -125,6 +129,7 @@ def test_a_killed_run_is_resumed_from_its_store_alone(name: str, tmp_path: Path)
     same_bytes(tmp_path / "whole", tmp_path / "run", ("steps", "result", "labels"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
 def test_a_file_that_changed_is_refused(name: str, tmp_path: Path) -> None:
     path = packed(tmp_path / name)
@@ -140,6 +145,7 @@ def test_a_file_that_changed_is_refused(name: str, tmp_path: Path) -> None:
         npmdask.resume(tmp_path / "run", max_steps=20)
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path: Path) -> None:
     path, store = packed(tmp_path / "x.nc"), tmp_path / "run"
     assert main(["run", str(path), "-k", "2", "--dim", "time", "--center", "--store", str(store), "--quiet"]) == 0
@@ -153,6 +159,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     same_bytes(store, tmp_path / "again", ("result", "labels"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.nc", "x.zarr"])
 def test_a_report_of_an_array_given_by_its_path_draws_maps(name: str, tmp_path: Path) -> None:
     """Mutant: the coordinates of a grid that is opened by its path are not kept with the run."""
@@ -177,6 +184,7 @@ def test_a_grid_without_dim_is_told_of_it(name: str, tmp_path: Path, capsys: pyt
         assert "--dim time" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_cannot_be_opened_says_so(tmp_path: Path) -> None:
     path = packed(tmp_path / "x.nc")
     two = xr.Dataset({"t": field(), "u": field() * 2})
@@ -199,6 +207,7 @@ def test_what_cannot_be_opened_says_so(tmp_path: Path) -> None:
         npmdask.top_k(tmp_path / "gaps.nc", 2, dim="time")
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_between_passes_is_named(tmp_path: Path) -> None:
     """Its checksums are those of the first pass."""
     path = packed(tmp_path / "x.zarr")

@@ -157,6 +157,7 @@ def test_non_finite_values_are_named(tmp_path: Path, small_batches: None) -> Non
     refused(tmp_path, tmp_path / "s.npz", "row 90", "inf")
 
 
+@pytest.mark.slow
 def test_missing_values_are_kept_where_that_is_asked_for(tmp_path: Path, small_batches: None) -> None:
     """NaN and empty fields; the store says that there may be some, not whether there are, and knows no means."""
     x = np.random.default_rng(0).standard_normal((50, 4))
@@ -185,6 +186,7 @@ def test_missing_values_are_kept_where_that_is_asked_for(tmp_path: Path, small_b
     assert not (tmp_path / "bad.zarr").exists()
 
 
+@pytest.mark.slow
 def test_plain_runs_of_kept_gaps_need_a_rule(tmp_path: Path) -> None:
     """The same answers as of the array itself; a column with values is never left out, not even in later passes."""
     x = np.random.default_rng(0).standard_normal((90, 5))
@@ -344,6 +346,7 @@ def test_parquet_of_many_columns(tmp_path: Path, small_batches: None, monkeypatc
     check_dense(tmp_path, tmp_path / "a.parquet", rows)
 
 
+@pytest.mark.slow
 def test_parquet(tmp_path: Path, small_batches: None) -> None:
     rows = dense()
     columns = {f"c{i}": rows[:, i] for i in range(17)}
@@ -412,6 +415,7 @@ def test_anndata(tmp_path: Path, small_batches: None, layout: str) -> None:
     refused(tmp_path, tmp_path / "a.zarr", "c/3", "missing")
 
 
+@pytest.mark.slow
 def test_hdf5_errors(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"], file["y"], file["text"] = dense(), dense(), [["a", "b"]]

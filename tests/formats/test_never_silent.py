@@ -63,6 +63,7 @@ def test_a_broken_number_alone_is_no_name(tmp_path: Path, first: str) -> None:
     refused_by_ingest(tmp_path, f'"{first}"\n1\n2\n', "its first line has 0 numbers and 1 other words")
 
 
+@pytest.mark.slow
 def test_what_was_taken_for_names_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"c{i}" for i in range(12)]
     (tmp_path / "a.csv").write_text(",".join(names) + "\n" + ",".join(["1"] * 12) + "\n")
@@ -75,6 +76,7 @@ def test_what_was_taken_for_names_is_said(tmp_path: Path, capsys: pytest.Capture
     assert ingest(tmp_path / "n.csv", tmp_path / "n.zarr").header is None
 
 
+@pytest.mark.slow
 def test_the_user_may_say_what_the_first_line_is(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("country,1990,1991\n" + DATA)
     assert main(["ingest", str(tmp_path / "a.csv"), str(tmp_path / "a.zarr"), "--quiet", "--header"]) == 0
@@ -210,6 +212,7 @@ def refused(path: Path, words: str, **options: Any) -> None:
     assert not path.with_name("out.zarr").exists()
 
 
+@pytest.mark.slow
 def test_virtual_datasets(tmp_path: Path) -> None:
     parts(tmp_path)
     path = virtual(tmp_path)
@@ -229,6 +232,7 @@ def test_virtual_datasets(tmp_path: Path) -> None:
     refused(path, "which is not there", missing="fill")
 
 
+@pytest.mark.slow
 def test_virtual_datasets_of_virtual_datasets(tmp_path: Path) -> None:
     parts(tmp_path)
     virtual(tmp_path)
@@ -242,6 +246,7 @@ def test_virtual_datasets_of_virtual_datasets(tmp_path: Path) -> None:
     refused(tmp_path / "outer.h5", "takes values from 'd' of part0.h5, which is not there")
 
 
+@pytest.mark.slow
 def test_virtual_datasets_of_the_same_file(tmp_path: Path) -> None:
     layout = h5py.VirtualLayout(shape=(30, 2), dtype="f8")
     with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
@@ -255,6 +260,7 @@ def test_virtual_datasets_of_the_same_file(tmp_path: Path) -> None:
     refused(tmp_path / "a.h5", "takes values from '/deep/d' of the same file, which is not there", dataset="a")
 
 
+@pytest.mark.slow
 def test_virtual_datasets_whose_parts_are_not_counted(tmp_path: Path) -> None:
     parts(tmp_path)
     space = h5py.h5s.create_simple((30, 4), (h5py.h5s.UNLIMITED, 4))
@@ -267,6 +273,7 @@ def test_virtual_datasets_whose_parts_are_not_counted(tmp_path: Path) -> None:
     refused(tmp_path / "many.h5", "without saying of how many parts: a part that is gone cannot be noticed")
 
 
+@pytest.mark.slow
 def test_links(tmp_path: Path) -> None:
     parts(tmp_path)
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -283,6 +290,7 @@ def test_links(tmp_path: Path) -> None:
     ingest(tmp_path / "a.h5", tmp_path / "b.zarr", dataset="near")
 
 
+@pytest.mark.slow
 def test_external_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw").write_bytes(b"head" + ROWS.tobytes())

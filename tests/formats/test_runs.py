@@ -27,6 +27,7 @@ from tests.core.algorithms.test_gram import normal
 from tests.core.algorithms.test_mixed_precision import MIXED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("single", [False, True])
 def test_a_run_that_is_cut_short_goes_on_with_the_same_bits(
     single: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -46,6 +47,7 @@ def test_a_run_that_is_cut_short_goes_on_with_the_same_bits(
     assert RunStore(tmp_path / "whole").read_spec()["algorithm"]["name"] == "gram"  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_further_components_are_no_surer_than_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of a float32 matrix, locked as if they were exact, were bounded by 3e-14 and off by 4e-9."""
     monkeypatch.setattr(gram, "SINGLE_COLUMNS", 0)
@@ -65,6 +67,7 @@ def test_further_components_are_no_surer_than_the_first(tmp_path: Path, monkeypa
             assert (np.abs(found.values - values) <= bounds).all(), level["ground"]
 
 
+@pytest.mark.slow
 def test_means_that_a_store_does_not_have_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later passes, of blocks, need them: float32 was not enough."""
     monkeypatch.setattr(gram, "SINGLE_COLUMNS", 0)

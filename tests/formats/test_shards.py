@@ -21,6 +21,7 @@ from tests.core.operators.test_operators import ignore
 from tests.core.storage.test_shards import shard_files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [None, (7, 30), (16, 10)])
 @pytest.mark.parametrize("dtype", ["f4", "i2"])
 def test_ingest_writes_chunks_together_in_files(dtype: str, chunks: Any, tmp_path: Path) -> None:
@@ -39,6 +40,7 @@ def test_ingest_writes_chunks_together_in_files(dtype: str, chunks: Any, tmp_pat
     assert together.fingerprint == open_source(tmp_path / "s.zarr").fingerprint  # the same chunks are compared
 
 
+@pytest.mark.slow
 def test_entries_lie_together_in_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(SparseWriter, "CHUNK", 100)
     matrix = sp.random(700, 40, 0.1, "csr", rng=np.random.default_rng(1))
@@ -59,6 +61,7 @@ def test_entries_lie_together_in_files(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert products[0].tobytes() == products[1].tobytes()
 
 
+@pytest.mark.slow
 def test_shards_of_a_symmetric_matrix_are_square(tmp_path: Path) -> None:
     a = np.random.default_rng(0).standard_normal((700, 700))
     np.save(tmp_path / "x.npy", a + a.T)

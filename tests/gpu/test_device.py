@@ -62,6 +62,7 @@ ASKED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: f"{asked['kind']}-{asked['algorithm']}")
 def test_the_answer_of_the_processor_and_the_same_bits_twice(
     asked: dict[str, Any], device: str, path: Path, tmp_path: Path
@@ -80,6 +81,7 @@ def test_the_answer_of_the_processor_and_the_same_bits_twice(
     assert len(said) <= 8
 
 
+@pytest.mark.slow
 def test_estimators_and_sparse_rows(device: str, x: np.ndarray) -> None:
     for rows in (x, sp.csr_matrix(x * (x > 4))):
         here, there = (npmdask.PCA(3, device=name).fit(rows) for name in ("cpu", "cuda"))
@@ -98,6 +100,7 @@ def test_later_passes_read_nothing_of_data_that_stay(device: str, path: Path, x:
     assert {line["bytes_read"] for line in history} == {x.nbytes}  # whatever had stayed: a kill must not change it
 
 
+@pytest.mark.slow
 def test_begun_on_a_device_it_goes_on_without_and_says_so(device: str, path: Path, tmp_path: Path) -> None:
     asked = {"kind": "samples", "algorithm": "krylov", "store": tmp_path / "run"}
     npmdask.top_k(path, 4, device="cuda", max_steps=2, **asked)
@@ -155,6 +158,7 @@ def test_worker_processes_open_devices_of_their_own(device: str, path: Path) -> 
 # Refusals
 
 
+@pytest.mark.slow
 def test_there_is_no_gpu(no_device: None, path: Path) -> None:
     with pytest.raises(RefusedError, match='device = "cuda": no_such_library is not installed'):
         npmdask.top_k(path, 4, kind="samples", device="cuda")
@@ -170,6 +174,7 @@ def test_there_is_no_gpu_in_the_workers(no_device: None, path: Path, monkeypatch
     assert found.device is None and found.converged
 
 
+@pytest.mark.slow
 def test_what_makes_no_sense_is_refused(device: str, path: Path, x: np.ndarray) -> None:
     with pytest.raises(BadInputError, match="device = 'gpu' is unknown: choose"):
         npmdask.top_k(path, 4, device="gpu")
@@ -187,12 +192,14 @@ def test_what_makes_no_sense_is_refused(device: str, path: Path, x: np.ndarray) 
 # "auto"
 
 
+@pytest.mark.slow
 def test_auto_imports_nothing_where_the_processor_is_done_sooner(no_device: None, path: Path, tmp_path: Path) -> None:
     changes = {"algorithm.target_rank": 3, "source.kind": "samples", "run.device": "auto"}
     config = config_of_source(str(path), store=str(tmp_path / "run"), changes=changes)
     assert any("there is no GPU, or the run would be done before" in line for line in plan_lines(config.plan()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faster", [True, False])
 def test_auto_takes_what_is_faster_once(
     faster: bool, device: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -211,6 +218,7 @@ def test_auto_takes_what_is_faster_once(
     assert ((went_on.device is not None), went_on.warnings) == (faster, ())
 
 
+@pytest.mark.slow
 def test_the_plan_says_what_both_would_take(device: str, path: Path, tmp_path: Path) -> None:
     changes = {"algorithm.target_rank": 3, "source.kind": "samples", "run.device": "cuda"}
     config = config_of_source(str(path), store=str(tmp_path / "run"), changes=changes)

@@ -116,6 +116,7 @@ def test_products_and_matrices_of_dense_rows(dtype: str, view: str, device: Devi
     require_parity(Gram(reader=reader, view=view_of(view, x), rounded=True), block, device, tol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [on.AT_ONCE, 0])
 @pytest.mark.parametrize("columns", [20, 7])
 @pytest.mark.parametrize("height", [16, 47, 300])
@@ -135,6 +136,7 @@ def test_chunks_are_read_at_once_or_part_after_part(
         assert (here.checksums, here.bytes_read, here.chunks) == (there.checksums, there.bytes_read, there.chunks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
 def test_products_and_matrices_of_sparse_rows(dtype: str, view: str, device: Device, tmp_path: Path) -> None:
@@ -148,6 +150,7 @@ def test_products_and_matrices_of_sparse_rows(dtype: str, view: str, device: Dev
     require_parity(GramMatrix(reader=reader, view=view_of(view, x.toarray(), finds_means=True)), block, device)
 
 
+@pytest.mark.slow
 def test_an_entry_in_parts_is_what_they_add_up_to(device: Device, tmp_path: Path) -> None:
     pointers = np.arange(0, 121, 3)
     x = sp.csr_matrix((np.arange(120.0), np.tile([1, 4, 1], 40), pointers), shape=(40, 6))
@@ -184,6 +187,7 @@ def test_integers_that_stop_to_be_such_in_the_middle_of_a_run(last: float, devic
         np.testing.assert_allclose(found[:, :20], away.T @ away, rtol=0, atol=1e-13 * np.abs(found).max())
 
 
+@pytest.mark.slow
 def test_rows_that_weigh_nothing_and_values_of_nothing(device: Device, tmp_path: Path) -> None:
     x = np.zeros((90, 8))
     reader = opened(x, tmp_path, (40, 8))
@@ -246,6 +250,7 @@ def test_integers_whose_first_strip_passes_all_that_is_exact_are_summed_about_a_
     np.testing.assert_allclose(found, away.T @ away, rtol=1e-11, atol=1e-11 * np.abs(found).max())
 
 
+@pytest.mark.slow
 def test_places_of_sparse_rows_of_very_many_columns_are_within_int32(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +278,7 @@ def operators(folder: Path) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_the_same_bits_with_any_number_of_threads(device: Device, tmp_path: Path) -> None:
     for operator in operators(tmp_path):
         moved, block = on_device(operator, device), block_of(20)
@@ -281,6 +287,7 @@ def test_the_same_bits_with_any_number_of_threads(device: Device, tmp_path: Path
         assert len(bits) == 1, operator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.4, 2.0], ids=["some of the data fit", "all fit"])
 def test_data_that_stay_give_the_bits_of_data_that_are_read(share: float, device: Device, tmp_path: Path) -> None:
     """What stays is not read again; what does not fit is; a new run begins with nothing."""
@@ -305,6 +312,7 @@ def test_data_that_stay_give_the_bits_of_data_that_are_read(share: float, device
         assert Threads(2).run_pass(moved, block, ignore)[1].bytes_read == read[0]
 
 
+@pytest.mark.slow
 def test_checksums_of_data_that_stay_are_those_of_their_reading(device: Device, tmp_path: Path) -> None:
     operator = operators(tmp_path)[0]
     device.backend.allow(2**30)
@@ -312,6 +320,7 @@ def test_checksums_of_data_that_stay_are_those_of_their_reading(device: Device, 
     assert records[0].checksums == records[1].checksums != {}
 
 
+@pytest.mark.slow
 def test_sent_to_another_process_it_is_the_same_operator(device: Device, tmp_path: Path) -> None:
     for operator in operators(tmp_path):
         moved, block = on_device(operator, device, "a run"), block_of(20)
@@ -343,6 +352,7 @@ def test_the_same_bits_in_worker_processes(tmp_path: Path) -> None:
 # Memory, and what is kept of a pass
 
 
+@pytest.mark.slow
 def test_memory_that_does_not_suffice_is_said_before(tmp_path: Path) -> None:
     operator = operators(tmp_path)[2]
     moved = on_device(operator, Device("numpy", 2**20))
@@ -363,6 +373,7 @@ def test_other_operators_stay_where_they_are(tmp_path: Path) -> None:
     assert on_device(Gram(reader=reader), None) == Gram(reader=reader)
 
 
+@pytest.mark.slow
 def test_a_pass_goes_on_only_with_sums_of_the_same_device(tmp_path: Path) -> None:
     operator, block = operators(tmp_path)[0], block_of(20)
     card = {"device": "a card", "library": "1"}

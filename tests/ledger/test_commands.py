@@ -67,6 +67,7 @@ def test_grant_show_export(ledger: Any, folder: Path) -> None:
     assert source.fingerprint not in out
 
 
+@pytest.mark.slow
 def test_the_default_ledger_or_another(ledger: Any, folder: Path) -> None:
     ledger(*GRANT, "--epsilon", "3", "--delta", "1e-8", "--ledger", "other.sqlite")
     assert not (folder / "kept").exists()

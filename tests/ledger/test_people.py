@@ -196,6 +196,7 @@ def test_a_few_of_the_same_people_are_granted_with_a_warning(sqlite: Owner, comm
         ]
 
 
+@pytest.mark.slow
 def test_an_overlap_that_was_said_to_be_of_other_people_is_not_warned_of(sqlite: Owner) -> None:
     _, told = sqlite.grant("others", people()[:200], other_people="twins")
     assert told == []
@@ -301,6 +302,7 @@ def test_a_sketch_says_nothing_without_its_key() -> None:
     assert (Sketch.unpack(one.pack()).hashes == one.hashes).all() and Sketch.unpack(one.pack()).records == N
 
 
+@pytest.mark.slow
 def test_a_sketch_that_was_changed_is_found(owner: Owner) -> None:
     blank = "X''" if owner.address.endswith(".sqlite") else "''"
     execute(owner.address, f"UPDATE npmdask_ledger_sketches SET sketch = {blank}")
@@ -333,6 +335,7 @@ def test_a_ledger_of_before_is_used_and_grows_with_the_first_grant(tmp_path: Pat
     assert lines[: len(kept)] == kept and require_whole_export(lines) == 3
 
 
+@pytest.mark.slow
 def test_the_data_are_read_once_for_a_grant(sqlite: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Again with a larger budget nothing is read: the sketch is there."""
     monkeypatch.setattr("npmdask.ledger.granting.sketch_of", lambda *_: pytest.fail("read again"))
@@ -393,6 +396,7 @@ def test_other_jobs_on_such_data_say_so_too(sqlite: Owner) -> None:
     assert any(warning in told for told in read_latent(sqlite.folder / "mixture").warnings)
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_written_is_granted_with_a_warning(
     sqlite: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,7 @@ def test_a_fork_shares_nothing(ledger: Ledger, address: str) -> None:
     ledger.entries()
 
 
+@pytest.mark.slow
 def test_a_grant_makes_a_ledger_once(address: str) -> None:
     """Threads that make it together get the same one."""
     failed: list[BaseException] = []

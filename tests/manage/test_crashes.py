@@ -76,6 +76,7 @@ def test_an_end_that_says_why_is_no_death(tmp_path: Path, error: BaseException, 
     assert RunStore(tmp_path / "run").crashes()[0] == times
 
 
+@pytest.mark.slow
 def test_a_damaged_count_is_none(tmp_path: Path) -> None:
     dies(tmp_path / "run")
     (tmp_path / "run" / "starts.json").write_text('{"starts": "many"')

@@ -237,6 +237,7 @@ def test_the_page_is_for_everybody(world: Path) -> None:
     assert {f"#{one}" for one in ids} >= {facts["href"] for facts in found.all("a")}
 
 
+@pytest.mark.slow
 def test_one_description_gives_all_forms() -> None:
     """Fails when a form draws other numbers, or names a picture by nothing."""
     plot = Plot(
@@ -313,6 +314,7 @@ def test_a_configuration_says_colour_and_grid(made: Path, tmp_path: Path, capsys
     assert blocks(report_of(tmp_path / "by-options"), "Scores of rows") == blocks(report, "Scores of rows")
 
 
+@pytest.mark.slow
 def test_images_of_an_idx_file_need_no_grid(tmp_path: Path) -> None:
     """Mutants: height and width exchanged; the shape lost where the file is ingested first, or not."""
     images = np.random.default_rng(0).integers(0, 255, (60, 3, 5), np.uint8)

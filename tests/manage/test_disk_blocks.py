@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import npmdask
 from npmdask.cli.main import main
 from tests.core.runs import test_disk_blocks as blocks
@@ -12,6 +14,7 @@ from tests.core.runs.test_disk_blocks import ON_DISK
 matrix, stored, small_tiles = blocks.matrix, blocks.stored, blocks.small_tiles  # fixtures
 
 
+@pytest.mark.slow
 def test_blocks_of_finished_runs_are_cleared_away(stored: str, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "run"
     npmdask.top_k(stored, 2, kind="sparse", store=run, max_steps=1, algorithm="power", options=ON_DISK, tol=0.9)

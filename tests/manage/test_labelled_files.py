@@ -30,6 +30,7 @@ def grid() -> xr.DataArray:
     return xr.DataArray(X.reshape(300, 4, 6), dims=("time", "lat", "day"), coords=coords)
 
 
+@pytest.mark.slow
 def test_a_table_by_name(tmp_path: Path) -> None:
     solution = npmdask.top_k(pd.DataFrame(X, columns=GENES), 3, store=tmp_path / "run")
     names = export(tmp_path / "run", tmp_path / "x.csv")
@@ -46,6 +47,7 @@ def test_a_table_by_name(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[names[1:]].to_numpy(), solution.basis)
 
 
+@pytest.mark.slow
 def test_a_grid(tmp_path: Path) -> None:
     solution = npmdask.top_k(grid(), 2, dim="time", center=True, store=tmp_path / "run")
     for name in ("x.nc", "x.csv", "x.parquet", "x.npz"):
@@ -62,6 +64,7 @@ def test_a_grid(tmp_path: Path) -> None:
         assert held["rows.time"].tolist() == list(range(300)) and held["left_basis"].shape == (300, 2)
 
 
+@pytest.mark.slow
 def test_netcdf_says_what_its_numbers_are(tmp_path: Path) -> None:
     """As xeofs and CF have it: one name of the dimension, shares, units, and what was done to the data."""
     solution = npmdask.top_k(grid(), 2, dim="time", center=True, kind="samples", store=tmp_path / "run")
@@ -82,6 +85,7 @@ def test_netcdf_says_what_its_numbers_are(tmp_path: Path) -> None:
         assert in_memory["values"].attrs == found["values"].attrs
 
 
+@pytest.mark.slow
 def test_a_grid_without_land(tmp_path: Path) -> None:
     """Columns that were left out are NaN in their places."""
     field = grid().where(grid().lat != 30.0)
@@ -96,12 +100,14 @@ def test_a_grid_without_land(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.components.values[~land].reshape(2, 18), solution.basis.T)
 
 
+@pytest.mark.slow
 def test_a_grid_is_no_list_of_genes(tmp_path: Path) -> None:
     npmdask.top_k(grid(), 2, dim="time", store=tmp_path / "run")
     with pytest.raises(BadInputError, match=r"has names of genes, not a grid: export it as \.nc"):
         export(tmp_path / "run", tmp_path / "x.h5ad")
 
 
+@pytest.mark.slow
 def test_genes(tmp_path: Path) -> None:
     given = anndata.AnnData(sp.csr_matrix(np.abs(X).round()))
     given.var_names = GENES
@@ -147,6 +153,7 @@ FILES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Writing zarr v2")
 @pytest.mark.parametrize("name", FILES)
 def test_names_come_with_what_is_ingested(name: str, tmp_path: Path) -> None:
@@ -177,6 +184,7 @@ def test_names_that_are_damaged_are_noticed(tmp_path: Path) -> None:
         open_source(tmp_path / "x.zarr")
 
 
+@pytest.mark.slow
 def test_what_has_no_components_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     counts = np.random.default_rng(0).poisson(1.0, (200, 12))
     npmdask.Topics(2, store=tmp_path / "topics").fit(sp.csr_matrix(counts))

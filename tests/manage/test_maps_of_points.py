@@ -54,6 +54,7 @@ def stacked() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return lines[0][sea // 5], lines[1][sea % 5], sea
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["netcdf", "ingested", "names of my own", "array", "dropped", "with dim"])
 def test_a_stacked_grid_is_drawn_on_its_grid(how: str, tmp_path: Path) -> None:
     """Mutants: latitudes for longitudes; the order of the file for that of the grid; columns that were left out."""
@@ -82,6 +83,7 @@ def test_a_stacked_grid_is_drawn_on_its_grid(how: str, tmp_path: Path) -> None:
     assert np.isnan(np.delete(shown, sea[kept])).all()
 
 
+@pytest.mark.slow
 def test_a_mesh_shows_the_nearest_point(tmp_path: Path) -> None:
     """Mutants: a radius that leaves holes, or fills the sea between stations; another point than the nearest."""
     rng = np.random.default_rng(2)
@@ -101,6 +103,7 @@ def test_a_mesh_shows_the_nearest_point(tmp_path: Path) -> None:
     assert set(cells) == {-1, *range(9)} and 0.5 < (cells < 0).mean() < 0.99
 
 
+@pytest.mark.slow
 def test_columns_without_both_coordinates_stay_a_list(tmp_path: Path) -> None:
     """Fails when half a place is taken for one, or coordinates of the rows for those of the columns."""
     square = xr.DataArray(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import npmdask
 from npmdask.cli.main import main
@@ -15,6 +16,7 @@ from npmdask.manage.report import report_of
 from tests.advice.test_mean_notes import rows_of
 
 
+@pytest.mark.slow
 def test_the_note_stays_with_the_run(tmp_path: Path, capsys: Any) -> None:
     np.save(tmp_path / "x.npy", rows_of(0.97))
     ingest(tmp_path / "x.npy", tmp_path / "x.zarr")

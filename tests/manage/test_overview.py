@@ -85,6 +85,7 @@ def test_eight_lines_say_what_was_found_and_what_comes_next(
         assert said["time"] == COST["time"]  # its answer does not say it
 
 
+@pytest.mark.slow
 def test_a_tolerance_that_the_type_of_the_data_chose_is_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_tolerance_that_the_type_of_the_data_chose_is_said_once(
     assert "default" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_no_person_needs_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of real data there is no truth; a store's fingerprint is for `npmdask inspect`; tiles are read one by one."""
     np.save(tmp_path / "x.npy", rows())
@@ -111,6 +113,7 @@ def test_what_no_person_needs_is_left_out(tmp_path: Path, capsys: pytest.Capture
     assert "<th" in page and "variance (n in the denominator)" in page
 
 
+@pytest.mark.slow
 def test_what_is_shown() -> None:
     solution = npmdask.top_k(np.diag([9.0, 8, 7, 6, 5, 4, 3]), 6)
     assert repr(solution).startswith("<Solution: 6 components of 7 columns, converged after ")

@@ -67,6 +67,7 @@ def test_a_run_is_planned_cut_short_resumed_and_reported(tmp_path: Path, capsys:
     assert "weighted" in (tmp_path / "run.md").read_text()
 
 
+@pytest.mark.slow
 def test_every_command_says_whose_eigenvectors_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The data are a plain matrix, whose own values would be singular ones."""
     source, run = write_zarr(tmp_path / "x.zarr", ROWS, (64, 12)), tmp_path / "run"

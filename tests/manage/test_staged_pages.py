@@ -36,6 +36,7 @@ def test_independent_components_are_named_by_their_strongest_columns(tmp_path: P
     assert all(abs(card.bars[0][1]) > 0.99 for card in cards)
 
 
+@pytest.mark.slow
 def test_pages_are_titled_by_what_was_found_in_which_data(tmp_path: Path) -> None:
     """Mutants: the name of the store; the right field left out; the documents that the job keeps for the corpus."""
     rng = np.random.default_rng(0)

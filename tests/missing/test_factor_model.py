@@ -100,6 +100,7 @@ def test_a_step_is_that_of_a_slow_program_and_then_expanded() -> None:
     np.testing.assert_allclose(found.loadings @ found.loadings.T, loadings @ spread @ loadings.T, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
 def test_the_likelihood_never_falls_and_ends_where_plain_em_ends(share: float) -> None:
     rows, fast = made(2, share), model()
@@ -116,6 +117,7 @@ def test_the_likelihood_never_falls_and_ends_where_plain_em_ends(share: float) -
     np.testing.assert_allclose(fast.times(np.eye(D)), slow.times(np.eye(D)), rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_two_steps_point_towards_the_end() -> None:
     """Nearer to it than the steps themselves, whatever the order and the signs of the axes; and not beyond nothing."""
     rows, end = made(2, 0.6), model()

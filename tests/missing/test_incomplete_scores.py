@@ -57,6 +57,7 @@ def by_hand(gappy: np.ndarray, basis: np.ndarray) -> np.ndarray:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"scale": True}, {"center": False}, {"weighted": True}, {"drop": True}])
 def test_least_squares_is_that_of_numpy_row_by_row(how: dict[str, Any], tmp_path: Path) -> None:
     rows, asked = planted(), {"kind": "samples", "center": True, **how}
@@ -91,6 +92,7 @@ def test_scores_are_not_shrunk_and_those_of_means_are() -> None:
     assert (slopes < 0.85).all()
 
 
+@pytest.mark.slow
 def test_a_run_of_means_keeps_its_own_scores(tmp_path: Path) -> None:
     """By default ``scores`` and ``transform`` read the rows of a run as it did: u s, to rounding."""
     gappy, store = with_gaps(planted(), 0.1), tmp_path / "run"
@@ -105,6 +107,7 @@ def test_a_run_of_means_keeps_its_own_scores(tmp_path: Path) -> None:
     assert "missing" not in zarr.open_group(tmp_path / "whole").attrs["npmdask"]["scores"]
 
 
+@pytest.mark.slow
 def test_rows_without_evidence_are_nan_or_left_out(tmp_path: Path) -> None:
     """No value, fewer than k, and k values of columns in which a component is nothing: no score is invented."""
     rng = np.random.default_rng(0)
@@ -132,6 +135,7 @@ def test_rows_without_evidence_are_nan_or_left_out(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_uncertain_scores_are_warned_of(tmp_path: Path) -> None:
     """Two columns that almost lie along each other determine two scores, badly: so much is said, and true."""
     basis = np.linalg.qr(np.array([[1.0, 1.0], [1.0, 1.02], [1.0, -1.0], [1.0, -1.0]]))[0]
@@ -148,6 +152,7 @@ def test_uncertain_scores_are_warned_of(tmp_path: Path) -> None:
     assert "as uncertain as those of complete rows" in told.warnings[0]
 
 
+@pytest.mark.slow
 def test_infinities_are_no_gaps_and_other_rules_are_none(tmp_path: Path) -> None:
     rows = planted()
     found = npmdask.top_k(rows, K, kind="samples", center=True, store=tmp_path / "run")
@@ -170,6 +175,7 @@ def test_infinities_are_no_gaps_and_other_rules_are_none(tmp_path: Path) -> None
             refused()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("center", [True, False])
 def test_transform_of_a_run_that_left_columns_out(tmp_path: Path, center: bool) -> None:
     """Rows may have the width of the source or of the components; gaps elsewhere are refused or left out."""
@@ -190,6 +196,7 @@ def test_transform_of_a_run_that_left_columns_out(tmp_path: Path, center: bool) 
         transform(tmp_path / "run", rows[:, kept[1:]], tmp_path / "s", overwrite=True)
 
 
+@pytest.mark.slow
 def test_the_command_line_and_files_of_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = planted()
     found = npmdask.top_k(rows, K, kind="samples", center=True, store=tmp_path / "run")
@@ -205,6 +212,7 @@ def test_the_command_line_and_files_of_text(tmp_path: Path, capsys: pytest.Captu
     np.testing.assert_allclose(zarr.open_group(tmp_path / "scores")["data"][...], wanted, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_estimators_fit_scores_and_whiten_after() -> None:
     rows = planted()
     gappy = with_gaps(rows)
@@ -243,6 +251,7 @@ def test_fields_with_land_and_gaps() -> None:
     np.testing.assert_allclose(model.scores(missing="least-squares"), model.scores(), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["mean", None])
 def test_damage_of_an_ingested_store_is_seen_by_scores_of_rows_with_gaps(missing: str | None, tmp_path: Path) -> None:
     """Fails when the checksums that were recorded are not held to where gaps are read."""

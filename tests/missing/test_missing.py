@@ -66,6 +66,7 @@ def analysed(rows: np.ndarray, *, scale: bool) -> np.ndarray:
     return full / np.nanstd(rows, axis=0) if scale else full
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ROUTES)
 @pytest.mark.parametrize("scale", [False, True])
 def test_means_are_as_imputing_first(algorithm: str, scale: bool, tmp_path: Path) -> None:
@@ -85,6 +86,7 @@ def test_means_are_as_imputing_first(algorithm: str, scale: bool, tmp_path: Path
         assert found.total_data_passes == first.total_data_passes + (algorithm == "gram")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ROUTES)
 def test_float32_and_singular_triplets(algorithm: str, tmp_path: Path) -> None:
     """A gap is the mean as float32 holds it, and the mean of the filled column is beside it: large means show that."""
@@ -100,6 +102,7 @@ def test_float32_and_singular_triplets(algorithm: str, tmp_path: Path) -> None:
     np.testing.assert_allclose((whole - whole.mean(axis=0)).T @ left, found.basis * found.values, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_counts_are_told_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows, store = gappy(), tmp_path / "run"
     source = str(write_zarr(tmp_path / "x.zarr", rows, (17, 5)))
@@ -118,6 +121,7 @@ def test_counts_are_told_everywhere(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "Missing values" in page and "which is biased" in page and str(found.missing.entries) in page
 
 
+@pytest.mark.slow
 def test_a_large_share_is_warned_of_and_a_small_one_not() -> None:
     many = npmdask.top_k(gappy(), K, kind="samples", center=True, missing="mean")
     assert any("biased" in said for said in many.warnings)
@@ -129,6 +133,7 @@ def test_a_large_share_is_warned_of_and_a_small_one_not() -> None:
     assert any("15 % of column 4" in each for each in said)
 
 
+@pytest.mark.slow
 def test_columns_with_one_value_or_none_count_as_constant() -> None:
     """Not as large ones: a single value has the deviation 0."""
     rows = gappy()
@@ -155,6 +160,7 @@ def test_two_large_values_are_not_blown_up() -> None:
     assert abs(found.basis[5, 0]) < 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ROUTES)
 @pytest.mark.parametrize("center", [False, True])
 def test_columns_without_any_value_are_left_out(algorithm: str, center: bool, tmp_path: Path) -> None:
@@ -174,6 +180,7 @@ def test_columns_without_any_value_are_left_out(algorithm: str, center: bool, tm
     np.testing.assert_allclose(found.scores(stored), found.scores(rows[:, kept]), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_column_with_gaps_is_not_left_out_unseen(tmp_path: Path) -> None:
     rows = imputed(gappy())
     rows[:, 4] = np.nan
@@ -193,6 +200,7 @@ def test_a_column_with_gaps_is_not_left_out_unseen(tmp_path: Path) -> None:
         npmdask.top_k(rows * np.nan, K, missing="drop-columns")
 
 
+@pytest.mark.slow
 def test_names_of_columns_are_in_the_refusal_and_in_the_answer() -> None:
     pandas = pytest.importorskip("pandas")
     rows = imputed(gappy())[:, :4]
@@ -210,6 +218,7 @@ def test_names_of_columns_are_in_the_refusal_and_in_the_answer() -> None:
     np.testing.assert_allclose(values, [npmdask.top_k(gappy(), K, **how).values] * 2, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["refuse", "mean", "drop-columns"])
 @pytest.mark.parametrize("bad", [np.inf, -np.inf])
 def test_infinities_are_refused_always(missing: str, bad: float) -> None:
@@ -224,6 +233,7 @@ def test_infinities_are_refused_always(missing: str, bad: float) -> None:
         npmdask.top_k(rows, K, center=True, missing=missing)
 
 
+@pytest.mark.slow
 def test_pca_as_imputing_first_and_scores_of_rows_with_gaps(tmp_path: Path) -> None:
     rows = gappy()
     first = npmdask.PCA(3).fit(imputed(rows))
@@ -280,6 +290,7 @@ def test_the_refusal_counts_and_names_the_remedies() -> None:
     assert "ingest" not in str(refused.value), "it is in memory"
 
 
+@pytest.mark.slow
 def test_the_refusal_names_what_was_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Fails where a Dask array is named by the key of Dask, or a file gets no remedy that its run could use."""
     rows = gappy()
@@ -297,6 +308,7 @@ def test_the_refusal_names_what_was_given(tmp_path: Path, capsys: pytest.Capture
         assert main(["ingest", str(tmp_path / name), str(tmp_path / f"{name}.zarr"), "--non-finite", "missing"]) == 0
 
 
+@pytest.mark.slow
 def test_a_gap_that_appears_after_the_survey_is_corruption(tmp_path: Path) -> None:
     """It would be filled without a word if the chunk were not known."""
     rows, store = gappy(), tmp_path / "run"
@@ -320,6 +332,7 @@ def test_a_gap_that_appears_after_the_survey_is_corruption(tmp_path: Path) -> No
         )
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     rows = gappy()
     path = write_zarr(tmp_path / "x", rows, (17, 5))
@@ -342,6 +355,7 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_bits(tmp_path: Path) -> N
 WEIGHED = {"rows": np.linspace(0.0, 3.0, M), "columns": np.linspace(2.0, 0.5, D)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ROUTES)
 @pytest.mark.parametrize("scale", [False, True])
 def test_means_of_weighted_rows_are_weighted(algorithm: str, scale: bool, tmp_path: Path) -> None:
@@ -383,6 +397,7 @@ def test_the_sample_that_steps_are_predicted_from_is_filled_and_weighted(missing
     np.testing.assert_allclose(sample.eigenvalues[:K], found.values, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ROUTES)
 def test_weights_of_columns_that_are_left_out_are_left_out(algorithm: str, tmp_path: Path) -> None:
     """Weights are of all stored columns: cut too late or twice, they would be those of neighbours."""
@@ -410,6 +425,7 @@ def test_weights_of_columns_that_are_left_out_are_left_out(algorithm: str, tmp_p
         npmdask.top_k(stored, K, missing="drop-columns", column_weights=v[kept])
 
 
+@pytest.mark.slow
 def test_shares_of_the_variance_are_found_of_filled_data() -> None:
     rows = gappy()
     found = npmdask.top_k(rows, 0.9, kind="samples", center=True, missing="mean")
@@ -417,6 +433,7 @@ def test_shares_of_the_variance_are_found_of_filled_data() -> None:
     assert found.target_rank == int(np.searchsorted(np.cumsum(sizes) / sizes.sum(), 0.9)) + 1
 
 
+@pytest.mark.slow
 def test_nothing_is_filled_where_nothing_is_missing() -> None:
     rows = imputed(gappy())
     found = npmdask.top_k(rows, K, kind="samples", center=True, missing="mean")
@@ -481,6 +498,7 @@ def test_stored_grams_refuse_gaps_in_a_sentence(tmp_path: Path) -> None:
 MARK = -9999.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ROUTES)
 @pytest.mark.parametrize("form", ["array", "zarr", "ingested", "float32", "int16", "dask"])
 def test_marked_values_are_as_missing_ones(algorithm: str, form: str, tmp_path: Path) -> None:
@@ -519,6 +537,7 @@ def test_marked_values_are_as_missing_ones(algorithm: str, form: str, tmp_path: 
             npmdask.top_k(given, K, store=tmp_path / "run", **how)
 
 
+@pytest.mark.slow
 def test_marked_columns_are_left_out_and_damage_is_seen(tmp_path: Path) -> None:
     rows = imputed(gappy())
     rows[:, [2, 7]] = -1.0
@@ -539,6 +558,7 @@ def test_marked_columns_are_left_out_and_damage_is_seen(tmp_path: Path) -> None:
         npmdask.top_k(tmp_path / "x.zarr", K, **how)
 
 
+@pytest.mark.slow
 def test_marks_are_numbers_and_need_a_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = np.where(np.isnan(gappy()), -1.0, gappy())
     with pytest.raises(BadInputError, match="which numbers are missing, but not how"):
@@ -555,6 +575,7 @@ def test_marks_are_numbers_and_need_a_rule(tmp_path: Path, capsys: pytest.Captur
     np.testing.assert_allclose(pca.transform(rows), other.transform(gappy()), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ROUTES)
 @pytest.mark.parametrize("marks", [(), (-5.5,)])
 def test_columns_that_lack_too_much_are_left_out_and_the_others_filled(

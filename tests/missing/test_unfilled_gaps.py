@@ -63,6 +63,7 @@ def fitted(rows: Any, k: int = K, **more: Any) -> npmdask.Solution:
     return npmdask.top_k(rows, k, missing="em", **{**HOW, **more})
 
 
+@pytest.mark.slow
 def test_em_of_complete_rows_is_pca() -> None:
     rows = planted(share=0.0)[0]
     first = npmdask.top_k(rows, K, **HOW)
@@ -77,6 +78,7 @@ def test_em_of_complete_rows_is_pca() -> None:
     assert found.certificate is None and "There is no certificate" in found.assurance
 
 
+@pytest.mark.slow
 def test_em_is_nearer_to_the_truth_than_means_and_as_near_as_pairs() -> None:
     rows, basis = planted(share=0.3)
     angles = {rule: sine(npmdask.top_k(rows, K, missing=rule, **HOW).basis, basis) for rule in ("mean", "pairwise")}
@@ -86,6 +88,7 @@ def test_em_is_nearer_to_the_truth_than_means_and_as_near_as_pairs() -> None:
     assert "held out" in found.assurance and 0 < found.facts["held_out_share"] < 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "more"),
     [(0.2, {}), (0.6, {}), (0.3, {"scale": True}), (0.3, {"row_weights": np.arange(M) % 3 + 0.5}), (0.1, {"k": 5})],
@@ -102,6 +105,7 @@ def test_the_likelihood_never_falls(share: float, more: dict[str, Any], tmp_path
         assert len(values) > 1 and not (taken_back[1:] & taken_back[:-1]).any() and values[-1] >= best[-1] - rounding
 
 
+@pytest.mark.slow
 def test_a_stop_and_a_smaller_tolerance_go_on_to_the_same_bits(tmp_path: Path) -> None:
     source = str(write_zarr(tmp_path / "x", planted()[0], (64, 4)))
     whole = fitted(source, store=tmp_path / "whole", tol=1e-8, threads=2)
@@ -151,6 +155,7 @@ def test_kill_9_and_resume_end_in_the_same_bits(rule: str, steps: tuple[int, ...
         same_bytes(tmp_path / "whole", store, ("steps", "result"))
 
 
+@pytest.mark.slow
 def test_weights_scales_and_repeated_rows_are_what_they_say() -> None:
     rows = planted(3)[0]
     plain = {"tol": 1e-9, "options": {"held_out": 0.0}}
@@ -170,6 +175,7 @@ def test_weights_scales_and_repeated_rows_are_what_they_say() -> None:
     np.testing.assert_allclose(left_out.explained_share, fewer.explained_share, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_rows_and_columns_without_values_change_nothing() -> None:
     rows = planted(4)[0]
     plain = {"tol": 1e-9, "options": {"held_out": 0.0}}
@@ -185,6 +191,7 @@ def test_rows_and_columns_without_values_change_nothing() -> None:
     assert any("2 columns have one value or none (number 10, 11, from 0)" in said for said in found.warnings)
 
 
+@pytest.mark.slow
 def test_columns_never_seen_together_have_a_model_and_no_covariance() -> None:
     rows, basis = planted(5, share=0.0)
     rows[::2, 1], rows[1::2, 8] = np.nan, np.nan
@@ -196,6 +203,7 @@ def test_columns_never_seen_together_have_a_model_and_no_covariance() -> None:
         npmdask.top_k(np.where(np.arange(M)[:, None] == 0, 1.0, rows), K, missing="pairwise", **HOW)
 
 
+@pytest.mark.slow
 def test_more_components_than_the_data_tell_are_found_out() -> None:
     rng = np.random.default_rng(0)
     rows = np.outer(rng.standard_normal(150), np.ones(20)) + rng.standard_normal((150, 20))
@@ -207,6 +215,7 @@ def test_more_components_than_the_data_tell_are_found_out() -> None:
     assert few.outcome.name != "held_out"
 
 
+@pytest.mark.slow
 def test_rows_without_noise_and_of_any_size() -> None:
     for size in (1e-6, 1e6):
         rows, basis = planted(6, share=0.1, noise=0.0)
@@ -216,6 +225,7 @@ def test_rows_without_noise_and_of_any_size() -> None:
         fitted(np.where(rows > 100, np.nan, 3.0))
 
 
+@pytest.mark.slow
 def test_scores_are_those_expected_of_the_complete_row() -> None:
     rows = planted(7)[0]
     found = fitted(rows)
@@ -229,6 +239,7 @@ def test_scores_are_those_expected_of_the_complete_row() -> None:
     np.testing.assert_allclose(np.abs(pca.transform(few)), np.abs(found.scores(few)), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_values_that_are_missing_because_of_what_they_are_are_warned_of() -> None:
     rows = planted(8, share=0.0)[0]
     rows[rows > np.quantile(rows, 0.8)] = np.nan
@@ -249,6 +260,7 @@ def covariance_of_pairs(rows: np.ndarray) -> np.ndarray:
     return pandas.DataFrame(rows).cov().to_numpy() * (pairs - 1) / pairs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [False, True])
 def test_pairs_are_those_of_pandas_with_negative_eigenvalues_set_to_zero(scale: bool, tmp_path: Path) -> None:
     rows = planted(9, share=0.6, noise=0.2)[0]
@@ -271,6 +283,7 @@ def test_pairs_are_those_of_pandas_with_negative_eigenvalues_set_to_zero(scale: 
     assert "nearest to the covariances of pairs" in found.assurance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize(("first", "passes"), [("like the others", 1), ("near zero", 1), ("missing", 2)])
 def test_one_pass_keeps_the_digits_or_is_made_again(scale: bool, first: str, passes: int, tmp_path: Path) -> None:
@@ -292,6 +305,7 @@ def test_one_pass_keeps_the_digits_or_is_made_again(scale: bool, first: str, pas
     assert again.data_passes == 0 and again.total_data_passes == passes
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_between_two_passes_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +330,7 @@ def test_a_run_that_stops_between_two_passes_goes_on_to_the_same_bits(
         same_bytes(tmp_path / "whole", tmp_path / place)
 
 
+@pytest.mark.slow
 def test_pairs_of_complete_rows_are_pca_and_few_of_them_are_warned_of() -> None:
     rows = planted(share=0.0)[0]
     first, found = npmdask.top_k(rows, K, **HOW), npmdask.top_k(rows, K, missing="pairwise", **HOW)
@@ -371,6 +386,7 @@ def test_infinities_are_refused(rule: str) -> None:
         npmdask.top_k(rows * np.nan, K, missing=rule, **HOW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["em", "pairwise"])
 def test_from_the_command_line_with_a_plan_and_a_report(
     rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -388,6 +404,7 @@ def test_from_the_command_line_with_a_plan_and_a_report(
     assert plan.steps == (None if rule == "em" else 1) and plan.memory.predicted_peak > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["em", "pairwise"])
 def test_scores_that_are_written_are_those_of_python(rule: str, tmp_path: Path) -> None:
     """Gaps are what the model expects, or means, which is said."""

@@ -12,6 +12,7 @@ from tests.core.runs import test_disk_blocks as blocks
 matrix, stored, small_tiles = blocks.matrix, blocks.stored, blocks.small_tiles  # fixtures
 
 
+@pytest.mark.slow
 def test_plan_says_where_blocks_lie(stored: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.toml").write_text(
         f'[source]\npath = "{stored}"\nkind = "sparse"\n[algorithm]\nname = "power"\ntarget_rank = 4\n'

@@ -99,6 +99,7 @@ def test_an_unlucky_start_is_one_in_ten() -> None:
     assert 0.02 < np.mean(np.array(held) < own) < 0.25
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_noisy_run_knows_its_plateau() -> None:
     data = np.random.default_rng(1).standard_normal((2000, 100)) / np.arange(1, 101)
     solution = npmdask.top_k(data, 4, kind="samples", mechanism="gaussian", stddev=1e-3)

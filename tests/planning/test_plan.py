@@ -132,6 +132,7 @@ def test_how_the_chunks_are_read_and_why(
     assert (how == "directly") == (open_source(tmp_path / "x.zarr").reader.access.way == "direct")  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_store_in_memory_says_so() -> None:
     plan = plan_run(make_problem(open_source(np.eye(50) * np.arange(1, 51)), Request(target_rank=3)), Resources())
     assert (plan.reading.how, plan.sample_rows) == ("decoded", 50)
@@ -471,6 +472,7 @@ def test_nothing_is_measured_where_the_workers_are_elsewhere(monkeypatch: pytest
     assert _chosen(_rows(0.5), cluster="tcp://127.0.0.1:1") == "gram"
 
 
+@pytest.mark.slow
 def test_what_to_measure_leaves_behind_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A matrix that fitted before, and does not any more, is not formed: the run would be refused. Mutant: one look."""
     x, held = _rows(0.97), list[np.ndarray]()
@@ -487,6 +489,7 @@ def test_what_to_measure_leaves_behind_counts(monkeypatch: pytest.MonkeyPatch) -
     assert _chosen(x, memory=limit) == "krylov"
 
 
+@pytest.mark.slow
 def test_a_resume_goes_the_way_that_was_measured_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = _rows(0.9)
     asked: dict[str, Any] = {"kind": "samples", "tol": 1e-6, "store": tmp_path / "run"}
@@ -499,6 +502,7 @@ def test_a_resume_goes_the_way_that_was_measured_first(tmp_path: Path, monkeypat
     assert npmdask.top_k(x, 3, kind="samples", tol=1e-6).steps > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_auto_and_plan_agree_on_data_that_fit_into_memory(kind: str) -> None:
     """12000 x 180 float64 are 16.5 MiB, and one pass is sooner than several: auto forms the matrix, and plan says so.
@@ -518,6 +522,7 @@ def test_auto_and_plan_agree_on_data_that_fit_into_memory(kind: str) -> None:
     assert npmdask.top_k(rows, 3).steps == 1
 
 
+@pytest.mark.slow
 def test_a_plan_shows_every_way_and_why_one_is_taken(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", _rows(0.9))
     ingest(tmp_path / "x.npy", tmp_path / "x.zarr", kind="samples")
@@ -531,6 +536,7 @@ def test_a_plan_shows_every_way_and_why_one_is_taken(tmp_path: Path) -> None:
     assert f"{ratio:.2g}" in plan.why and any(line.startswith("method    krylov") for line in plan_lines(plan))
 
 
+@pytest.mark.slow
 def test_large_data_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the clock no test may depend: passes as slow as a disk make the small side win, free ones make it lose."""
     for name in ("TIMED", "MANY_ENTRIES", "SURE"):
@@ -549,6 +555,7 @@ def test_large_data_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         assert posed(asked, open_source(x, "samples"), Resources()).algorithm.name == wanted
 
 
+@pytest.mark.slow
 def test_a_plan_shows_the_small_side() -> None:
     problem = posed(Request(target_rank=3), open_source(normal(np.random.default_rng(0), 60, 2000)), Resources())
     found = plan.plan_run(problem, Resources())
@@ -556,6 +563,7 @@ def test_a_plan_shows_the_small_side() -> None:
     assert found.routes[1].passes == 3 < found.routes[0].passes
 
 
+@pytest.mark.slow
 def test_what_is_said_of_reading_sparse_data_is_what_is_done(tmp_path: Path) -> None:
     matrix = sp.random(300, 40, density=0.2, format="csr", rng=np.random.default_rng(0))
     reader = open_source(write_csr(tmp_path / "s.zarr", matrix, 500)).reader
@@ -566,6 +574,7 @@ def test_what_is_said_of_reading_sparse_data_is_what_is_done(tmp_path: Path) -> 
         Threads(1).run_pass(SparseGram(reader=reader), np.ones((40, 2)), ignore)
 
 
+@pytest.mark.slow
 def test_the_plan_is_silent_where_the_mean_is_not_what_is_found(tmp_path: Path, capsys: Any) -> None:
     np.save(tmp_path / "x.npy", rows_of(0.7))
     ingest(tmp_path / "x.npy", tmp_path / "x.zarr")

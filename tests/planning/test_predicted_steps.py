@@ -157,6 +157,7 @@ def test_of_a_private_run_nothing_is_predicted_by_a_sample(tmp_path: Path, monke
     assert "predicted (from released values)" in write_report(tmp_path / "run").read_text()
 
 
+@pytest.mark.slow
 def test_of_plain_chunks_no_more_than_the_rows_of_the_sample_is_read(tmp_path: Path) -> None:
     """The rows themselves, from every row of chunks. Kills: a wrong offset, a column of chunks in the wrong place."""
     data = np.random.default_rng(0).standard_normal((3000, 70)) / np.arange(1, 71)
@@ -184,6 +185,7 @@ def test_neighbouring_rows_that_are_alike_are_no_sample(tmp_path: Path, plain: b
         assert line["steps"] is None and "neighbouring rows are alike" in line["why"]
 
 
+@pytest.mark.slow
 def test_what_a_prediction_says_is_what_the_bar_expects(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of passes is that of the prediction, plus the one that makes left vectors."""
     monkeypatch.setattr(predicted_steps, "SECONDS", 600.0)  # a slow machine is not what is asked about
@@ -202,6 +204,7 @@ def test_what_a_prediction_says_is_what_the_bar_expects(monkeypatch: pytest.Monk
         assert begun.seen == (0, found.prediction["predicted_steps"] + more, "pass")
 
 
+@pytest.mark.slow
 def test_only_a_followed_run_is_predicted(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).standard_normal((300, 40)) / np.arange(1, 41)
     asked = {"algorithm": "krylov", "kind": "samples"}

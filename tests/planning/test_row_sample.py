@@ -142,6 +142,7 @@ def drawn(source: Any, request: Request, **how: Any) -> Any:
     return sample_of(prepared(source, request), request, lambda: False, SampleBudget(judged=3, **how))
 
 
+@pytest.mark.slow
 def test_wide_sparse_and_weighted_rows_are_judged_as_the_question_sees_them() -> None:
     """By products of rows where they are wider than many; zeros are not filled in; a scale changes the answer."""
     rng = np.random.default_rng(0)

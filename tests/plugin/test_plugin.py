@@ -308,6 +308,7 @@ def test_packages_are_looked_for_only_where_something_is_asked_of_them(command: 
 # What would be certified and wrong, if the core did not hold the rule.
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i4"])
 @pytest.mark.parametrize("how", [{"center": True}, {"center": True, "scale": True}])

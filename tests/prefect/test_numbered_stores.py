@@ -36,6 +36,7 @@ def test_a_tick_takes_the_unfinished_store_or_the_next_number(tmp_path: Path) ->
     assert next_store(home) == str(home / "000010")
 
 
+@pytest.mark.slow
 def test_a_tick_follows_the_run_before_it_as_that_was_shown(tmp_path: Path) -> None:
     """Of data that change every night. Fails where a tick follows nothing, itself, or a run without an answer, or where
     one that was killed on other data keeps all later ones from running."""

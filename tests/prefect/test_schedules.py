@@ -80,6 +80,7 @@ def test_paths_are_those_of_the_file_and_runs_are_in_the_working_folder(folder: 
     assert again.version == npm.version != read_schedules(folder / "s.toml")[0].version
 
 
+@pytest.mark.slow
 def test_each_schedule_says_when_it_runs_next_in_its_own_time_zone(folder: Path) -> None:
     (folder / "s.toml").write_text(GOOD)
     npm, topics = read_schedules(folder / "s.toml")

@@ -509,6 +509,7 @@ def weights_of(m: int, d: int) -> View:
     return View(row_weight=rows, column_weight=columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("chunks", [(9, 4), (64, 12)])
 def test_records_are_weighted_and_then_clipped(chunks: tuple[int, int], whole: bool, tmp_path: Path) -> None:

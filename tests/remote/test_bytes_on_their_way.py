@@ -83,6 +83,7 @@ def test_a_flipped_bit_is_not_certified_and_spoils_no_run(
     assert right(whole) and (right(again) or any(ONCE in said for said in again.warnings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tags", "layout"), [("md5", "raw"), ("", "raw"), ("md5", "sharded"), ("", "crc")])
 def test_of_one_pass_it_is_said_what_was_not_compared(faulty: FaultyBucket, tags: str, layout: str) -> None:
     told(faulty, tags, layout)
@@ -91,6 +92,7 @@ def test_of_one_pass_it_is_said_what_was_not_compared(faulty: FaultyBucket, tags
     assert any(ONCE in said for said in found.warnings) == ((tags, layout) in (("", "raw"), ("md5", "sharded")))
 
 
+@pytest.mark.slow
 def test_tags_that_only_look_like_md5_cost_one_object(faulty: FaultyBucket) -> None:
     """As with KMS: the same bytes come twice, then tags are not compared. Mutants: refused; all read twice."""
     told(faulty, "like md5", "raw")
@@ -101,6 +103,7 @@ def test_tags_that_only_look_like_md5_cost_one_object(faulty: FaultyBucket) -> N
     assert len([path for path, _, _ in faulty.seen() if "/c/" in path]) == 48 + 1
 
 
+@pytest.mark.slow
 def test_an_object_that_always_comes_damaged_is_not_believed(faulty: FaultyBucket) -> None:
     told(faulty, "md5", "raw")
     reader: Any = open_source(URL, "samples").reader
@@ -110,6 +113,7 @@ def test_an_object_that_always_comes_damaged_is_not_believed(faulty: FaultyBucke
         reader.decode(7, 0)
 
 
+@pytest.mark.slow
 def test_a_later_reading_that_came_damaged_is_told_from_a_first_one(faulty: FaultyBucket) -> None:
     told(faulty, "", "raw")
     reader: Any = open_source(URL, "samples").reader

@@ -93,6 +93,7 @@ def peak() -> int:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_many_are_in_flight_within_the_bound(store: FaultyBucket, threads: int) -> None:
     """Mutants: no bound; a bound that forgets what has arrived; objects that are fetched twice; none ahead."""
@@ -118,6 +119,7 @@ def test_many_are_in_flight_within_the_bound(store: FaultyBucket, threads: int) 
         assert len(requested) == CHUNKS and peak() <= small
 
 
+@pytest.mark.slow
 def test_a_pass_that_fails_leaves_nothing_to_the_next(store: FaultyBucket) -> None:
     """Mutant: what was asked for and not taken is kept, and the next pass reads what the object was before."""
     operator: Operator = Fine(reader=reader_of(URL))
@@ -135,6 +137,7 @@ def test_a_pass_that_fails_leaves_nothing_to_the_next(store: FaultyBucket) -> No
     assert record.requests == CHUNKS == len([path for path, _, _ in store.seen() if "/c/" in path])
 
 
+@pytest.mark.slow
 def test_sparse_entries_and_compressed_chunks_of_many_sizes(store: FaultyBucket) -> None:
     """Kills: a bound of decoded sizes only, an object larger than expected that waits for room for ever."""
     matrix = sp.random(3000, 60, density=0.3, format="csr", rng=np.random.default_rng(0))
@@ -168,6 +171,7 @@ def test_sparse_entries_and_compressed_chunks_of_many_sizes(store: FaultyBucket)
     assert 0 < peak() <= bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["hang", "refuse", "truncate"])
 def test_what_fails_and_comes_after_all_changes_no_bit(
     store: FaultyBucket, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -183,6 +187,7 @@ def test_what_fails_and_comes_after_all_changes_no_bit(
     peak()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
@@ -205,11 +210,13 @@ def test_what_always_fails_is_named_and_stalls_nothing_else(
     assert (passed(URL, 8 * CHUNK)[0] == passed(store.folder / "x.zarr", 0)[0]).all(), "nothing of it is left"
 
 
+@pytest.mark.slow
 def test_a_storm_of_refusals_passes(store: FaultyBucket) -> None:
     store.faults((r"/c/", "refuse", 2))
     assert (passed(URL, 8 * CHUNK)[0] == passed(store.folder / "x.zarr", 0)[0]).all()
 
 
+@pytest.mark.slow
 def test_a_missing_and_a_short_chunk_are_said_as_ever(store: FaultyBucket) -> None:
     (store.folder / "x.zarr/c/30/0").write_bytes(b"short")
     with pytest.raises(BadInputError, match=r"chunk c/30/0 of s3://bucket/x.zarr is truncated: it has 5 bytes, fewer"):
@@ -223,6 +230,7 @@ def test_a_missing_and_a_short_chunk_are_said_as_ever(store: FaultyBucket) -> No
     peak()
 
 
+@pytest.mark.slow
 def test_a_large_object_is_read_in_pieces_of_one_version(store: FaultyBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: pieces that are asked for without the version of the first one are of two objects."""
     monkeypatch.setattr(prefetch, "PIECE", 10_000)
@@ -246,6 +254,7 @@ def test_a_large_object_is_read_in_pieces_of_one_version(store: FaultyBucket, mo
         list(fetched(array, [Piece("c/5/0", CHUNK)]))
 
 
+@pytest.mark.slow
 def test_ranges_come_in_the_order_of_the_asking(store: FaultyBucket) -> None:
     """Also of a server that sends the whole object, whatever range is asked for."""
     array = reader_of(URL).array
@@ -276,6 +285,7 @@ def sharded(faulty: FaultyBucket, monkeypatch: pytest.MonkeyPatch) -> FaultyBuck
     return faulty
 
 
+@pytest.mark.slow
 def test_a_shard_is_fetched_in_part(sharded: FaultyBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutants: bands that are asked for again by the thread that reads them, shards as a whole, none ahead."""
     local, _ = passed(sharded.folder / "x.zarr", 0)
@@ -327,6 +337,7 @@ def entries_passed(source: Any, bound: int, threads: int) -> tuple[np.ndarray, R
         executor.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", often([1, 2], 1))
 def test_entries_in_shards_are_fetched_chunk_by_chunk(entries: FaultyBucket, threads: int) -> None:
     """Mutants: through zarr (an index for each chunk), whole shards for each run, chunks fetched twice, none ahead."""
@@ -351,6 +362,7 @@ def test_entries_in_shards_are_fetched_chunk_by_chunk(entries: FaultyBucket, thr
             assert max(flying for *_, flying in seen) > 10 * 3200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", often(["whole", "truncate", "refuse"], 0))
 def test_entries_in_shards_and_a_server_that_fails(entries: FaultyBucket, fault: str) -> None:
     local, _ = entries_passed(entries.folder / "s.zarr", 0, 2)
@@ -360,6 +372,7 @@ def test_entries_in_shards_and_a_server_that_fails(entries: FaultyBucket, fault:
     assert peak() <= 10**5
 
 
+@pytest.mark.slow
 def test_entries_of_a_shard_that_is_replaced_are_refused(entries: FaultyBucket) -> None:
     """Mutant: its chunks are taken of whatever lies there now."""
     entries.faults((r"s.zarr/data/c/7", "replace", 1))
@@ -368,6 +381,7 @@ def test_entries_of_a_shard_that_is_replaced_are_refused(entries: FaultyBucket) 
     peak()
 
 
+@pytest.mark.slow
 def test_an_index_that_fails_fails_for_each_thread_that_waits_and_is_fetched_again(entries: FaultyBucket) -> None:
     """In one pass. Mutant: an index that failed stays, and who asks for it later fails by it."""
     data: Any = open_source("s3://bucket/s.zarr").reader.arrays["data"]
@@ -383,6 +397,7 @@ def test_an_index_that_fails_fails_for_each_thread_that_waits_and_is_fetched_aga
     peak()
 
 
+@pytest.mark.slow
 def test_what_follows_from_an_index_under_way_has_its_room(entries: FaultyBucket) -> None:
     """Mutant: an index counts once, whatever follows from it, and the next shards take the room of the first one.
 
@@ -405,6 +420,7 @@ def test_what_follows_from_an_index_under_way_has_its_room(entries: FaultyBucket
     assert peak() <= 5 * 3200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["whole", "truncate", "refuse"])
 def test_parts_of_a_shard_and_a_server_that_fails(sharded: FaultyBucket, fault: str) -> None:
     """One that sends the whole shard, whatever is asked for, is believed."""
@@ -413,6 +429,7 @@ def test_parts_of_a_shard_and_a_server_that_fails(sharded: FaultyBucket, fault: 
     assert (passed(URL, 9 * CHUNK)[0] == local).all()
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_replaced_under_its_index_is_refused(sharded: FaultyBucket) -> None:
     """Mutant: its bands are taken of whatever lies there now."""
     sharded.faults((r"x.zarr/c/7/0", "replace", 1))
@@ -420,6 +437,7 @@ def test_a_shard_that_is_replaced_under_its_index_is_refused(sharded: FaultyBuck
         passed(URL, 9 * CHUNK)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_shard_where_no_server_knows_ends(sharded: FaultyBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Azure refuses ranges that are counted from the end: the size is asked for first."""
     real = obstore.get_async
@@ -446,6 +464,7 @@ class Replacing(Observer):
             self.chunk.write_bytes(data.tobytes())
 
 
+@pytest.mark.slow
 def test_an_object_that_changes_between_passes_is_found(store: FaultyBucket, tmp_path: Path) -> None:
     """Mutant: objects that are kept from one pass to the next."""
     observer = Replacing(store.folder / "x.zarr/c/7/0")
@@ -459,6 +478,7 @@ npmdask.top_k(sys.argv[1], 4, kind="samples", algorithm="power", store=sys.argv[
 """
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_pass_the_bits_are_the_same(store: FaultyBucket, tmp_path: Path) -> None:
     """And what was asked of the store is counted, with its cost."""
     whole = npmdask.top_k(URL, 4, kind="samples", algorithm="power", store=tmp_path / "whole", threads=1)
@@ -479,6 +499,7 @@ def test_killed_in_the_middle_of_a_pass_the_bits_are_the_same(store: FaultyBucke
     assert found.network is not None and found.network.requests < whole.network.requests
 
 
+@pytest.mark.slow
 def test_what_requests_cost_is_reported(store: FaultyBucket, tmp_path: Path) -> None:
     request = Request(target_rank=3, algorithm="power", max_steps=2)
     resources = Resources(request_price=0.5)
@@ -494,6 +515,7 @@ def test_what_requests_cost_is_reported(store: FaultyBucket, tmp_path: Path) -> 
         replace(resources, request_price=-1).require_possible()
 
 
+@pytest.mark.slow
 def test_the_memory_plan_counts_what_is_in_flight(store: FaultyBucket) -> None:
     """Kills: bytes in flight beside the limit; any of local data; threads that are given up for them."""
     mib = 2**20
@@ -524,6 +546,7 @@ def test_what_a_link_needs_and_what_memory_allows() -> None:
     assert slow.bounded(2**20, 1) < slow.bounded(8 * 2**20, 1) < slow.rate
 
 
+@pytest.mark.slow
 def test_the_way_to_a_store_is_measured_by_a_few_requests(store: FaultyBucket) -> None:
     """Kills: a rate of nothing, a measurement without an end, one for every plan."""
     remote = reader_of(URL).remote
@@ -538,6 +561,7 @@ def test_the_way_to_a_store_is_measured_by_a_few_requests(store: FaultyBucket) -
     assert link_of(replace(remote, names=("nothing",)), 2**30).rate > 0
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_memory_bounds(store: FaultyBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("npmdask.core.execution.memory.UNMEASURED", 0)
     link = Link(rate=1.2e9, seconds=0.3, nbytes=CHUNK)

@@ -72,6 +72,7 @@ def in_turn(reader: Any, bound: int) -> np.ndarray:
         return collected(reader)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     rows=st.integers(1, 500),
@@ -147,6 +148,7 @@ def test_inner_chunks_lie_in_any_order_with_gaps(made: Any, order: Any, gap: int
                 np.testing.assert_array_equal(in_turn(open_source(far).reader, bound), wanted)
 
 
+@pytest.mark.slow
 def test_a_damaged_shard_is_read_as_zarr_reads_it_or_named(made: Any, low_tiles: None) -> None:
     file, _, pieces = made
     path, refused = file.parents[2], 0

@@ -241,6 +241,7 @@ def test_what_can_still_be_written_is_refused(tmp_path: Path) -> None:
     assert open_source(array).fingerprint == open_source(array_of(made)).fingerprint
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_an_error_and_never_zeros(tmp_path: Path) -> None:
     made = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
     session = made.writable_session("main")
@@ -278,6 +279,7 @@ def virtual(folder: Path, wide: np.ndarray, prefix: str) -> icechunk.Repository:
     return made
 
 
+@pytest.mark.slow
 def test_chunks_in_files_of_other_programs(tmp_path: Path) -> None:
     """Mutants: a changed file is read as if it were the old one; a refusal that says to try again."""
     prefix, store = f"file://{tmp_path}/", tmp_path / "run"
@@ -311,6 +313,7 @@ def test_what_the_storage_has_lost_is_a_sentence(tmp_path: Path, kind: str) -> N
         npmdask.top_k(tmp_path / "repo/cells/x", 2)
 
 
+@pytest.mark.slow
 def test_other_bytes_under_the_id_of_a_snapshot_are_found_out(tmp_path: Path) -> None:
     """A store that says it shows a snapshot, and shows something else: a later pass is held to the first one's sums."""
     made = repository(tmp_path / "repo", x=X)

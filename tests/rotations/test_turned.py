@@ -200,6 +200,7 @@ def test_rotated_components_are_aligned_with_earlier_ones(found: npmdask.Solutio
         turned.aligned(np.eye(5))
 
 
+@pytest.mark.slow
 def test_columns_of_other_names_are_not_compared() -> None:
     frame = pytest.importorskip("pandas").DataFrame(rows(), columns=list("abcdefgh"))
     here = npmdask.top_k(frame, 2, kind="samples", center=True)

@@ -56,6 +56,7 @@ def solve(store: Path) -> Any:
     return npmdask.top_k(np.diag(np.arange(1.0, 9.0)), 2, kind="symmetric", store=store)
 
 
+@pytest.mark.slow
 def test_a_run_folder_that_is_a_link_is_refused_and_left_alone(tmp_path: Path, victim: Path) -> None:
     (tmp_path / "run").symlink_to(victim)
     before = content(victim)
@@ -155,6 +156,7 @@ def test_gc_follows_no_link_and_waits_for_no_pipe(tmp_path: Path, victim: Path) 
     assert not swept.gone and "is a symbolic link" in swept.left[0] and content(victim) == before
 
 
+@pytest.mark.slow
 def test_data_may_be_read_through_a_link(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((50, 6)))
     ingest(tmp_path / "x.npy", tmp_path / "x.zarr", kind="samples")

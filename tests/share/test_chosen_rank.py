@@ -38,6 +38,7 @@ def planted(sizes: list[float], rows: int = 400, columns: int = 12, share: float
     return drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[6.0], [5.0] * 3, [8, 7, 6, 5, 4]])
 def test_as_many_as_were_planted(sizes: list[float]) -> None:
     """Of equal size, too, and numbers that are no power of 2."""
@@ -52,6 +53,7 @@ def test_as_many_as_were_planted(sizes: list[float]) -> None:
     assert all(share > 1.01 * least for k, share in shares.items() if k < len(sizes))
 
 
+@pytest.mark.slow
 def test_it_is_the_run_with_that_number() -> None:
     rows = planted([6, 4])
     found = npmdask.top_k(rows, "auto", **HOW)
@@ -89,12 +91,14 @@ def test_the_search(
     assert found == chosen and len(asked) == len(set(asked)) == tried and set(known) == set(asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_noise_has_no_components(seed: int) -> None:
     with pytest.raises(BadInputError, match="these data show none"):
         npmdask.top_k(planted([], seed=seed), "auto", **HOW)
 
 
+@pytest.mark.slow
 def test_a_search_that_is_cut_goes_on(tmp_path: Path) -> None:
     """In a stage, between stages, and in the run that answers; no finished stage is made again."""
     source = str(write_zarr(tmp_path / "x", planted([6, 4, 3]), (64, 4)))
@@ -134,6 +138,7 @@ def test_what_is_refused(rows: np.ndarray, how: dict[str, Any], said: str) -> No
         npmdask.top_k(rows, "auto", **{**HOW, **how})
 
 
+@pytest.mark.slow
 def test_from_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Command line with a plan, inspection and a report; configuration; PCA."""
     rows = planted([6, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import npmdask
 from tests.core.storage import test_registered_sources as sources
@@ -11,6 +12,7 @@ from tests.core.storage.test_registered_sources import Toy
 toy = sources.toy  # a fixture
 
 
+@pytest.mark.slow
 def test_symmetric_data_and_a_share_of_the_variance(toy: dict[str, Toy]) -> None:
     a = toy["here"].values[:12] @ toy["here"].values[:12].T
     toy["square"] = Toy((a + a.T) / 2, unit_rows=12)

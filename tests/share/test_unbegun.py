@@ -16,6 +16,7 @@ from tests.core.runs.test_unbegun import POWER
 folder = runs.folder  # a fixture
 
 
+@pytest.mark.slow
 def test_a_search_that_committed_nothing_leaves_none_of_its_stages(folder: Path) -> None:
     class AtItsStage(Observer):
         def on_stage(self, label: str) -> None:

@@ -323,6 +323,7 @@ def exact_rows(variances: list[float], n: int = 2000) -> np.ndarray:
     return np.linalg.qr(rows - rows.mean(axis=0))[0] * np.sqrt(n * np.array(variances))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variances", "k", "mixed", "said"),
     [

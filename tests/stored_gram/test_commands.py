@@ -109,18 +109,21 @@ def test_what_is_refused(folder: Path, capsys: Any, asked: tuple[str, ...], code
     assert found[0] == code and said in found[2] and not Path("G").exists()
 
 
+@pytest.mark.slow
 def test_data_with_a_privacy_budget_are_refused(folder: Path, capsys: Any) -> None:
     zarr.open_group("a.zarr", mode="a").attrs[BUDGET_MARK] = "people"
     code, _, err = run(capsys, "gram", "a.zarr", "G")
     assert code == 3 and "have a privacy budget ('people'): their Gram depends on every row" in err
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_gram_has_nothing_to_say(folder: Path, capsys: Any) -> None:
     assert run(capsys, "gram", "a.zarr", "Ga", "--quiet")[0] == 0
     code, _, err = run(capsys, "plan", "Ga", "-k", "2", "--store", "run")
     assert code == 2 and "reads no data, so there is nothing to plan" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked, code, said",
     [
@@ -145,12 +148,14 @@ def test_one_array_has_no_names_of_dimensions(folder: Path, capsys: Any) -> None
     assert code == 2 and "is one array without named dimensions: leave dim out" in err
 
 
+@pytest.mark.slow
 def test_a_store_of_a_run_is_no_gram(folder: Path, capsys: Any) -> None:
     assert run(capsys, "run", "a.zarr", "-k", "2", "--store", "first", "--quiet")[0] == 0
     code, _, err = run(capsys, "gram", "--merge", "first", "first", "G")
     assert code == 2 and "first is the store of a run, not of a Gram" in err
 
 
+@pytest.mark.slow
 def test_what_is_said_of_a_merge_and_of_names_with_spaces(folder: Path, capsys: Any) -> None:
     """A merge reads no rows and says nothing of new ones; commands that are printed can be copied."""
     for name in "ab":
@@ -159,6 +164,7 @@ def test_what_is_said_of_a_merge_and_of_names_with_spaces(folder: Path, capsys: 
     assert code == 0 and "600 rows and 8 columns; `npmdask run '" in out and "new rows" not in out and err == ""
 
 
+@pytest.mark.slow
 def test_the_page_of_an_answer_without_a_pass_says_nothing_of_reading(folder: Path, capsys: Any) -> None:
     assert run(capsys, "gram", "a.zarr", "Ga", "--quiet")[0] == 0
     assert run(capsys, "run", "Ga", "-k", "2", "--store", "first", "--quiet")[0] == 0
@@ -168,6 +174,7 @@ def test_the_page_of_an_answer_without_a_pass_says_nothing_of_reading(folder: Pa
     assert '"data passes"' in page
 
 
+@pytest.mark.slow
 def test_a_plot_of_one_step_marks_that_step(folder: Path) -> None:
     """Fails when its axis is marked 0.96 to 1.04."""
     from npmdask.report import Plot

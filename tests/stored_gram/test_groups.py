@@ -34,6 +34,7 @@ def labels_of(rows: int) -> np.ndarray:
     return labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [3.0, 1e6])
 def test_each_label_has_the_gram_of_its_rows(shift: float, tmp_path: Path) -> None:
     """Also where groups lie far from each other: fails where a group is about the mean of others."""
@@ -53,6 +54,7 @@ def test_each_label_has_the_gram_of_its_rows(shift: float, tmp_path: Path) -> No
     assert npmdask.gram(tmp_path / "x.zarr", tmp_path / "G", kind="samples", groups=labels).rows_read == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["u1", "i2", "f4"])
 def test_whole_numbers_do_not_depend_on_how_rows_are_mixed(dtype: str, tmp_path: Path) -> None:
     """The same bits as of the rows of a label alone, and as in any other order."""
@@ -69,6 +71,7 @@ def test_whole_numbers_do_not_depend_on_how_rows_are_mixed(dtype: str, tmp_path:
         np.testing.assert_allclose(store.group(name).matrix(), alone.matrix(), rtol=1e-12, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_float32_tiles_are_bounded_for_each_label(tmp_path: Path) -> None:
     x = (np.random.default_rng(0).standard_normal((2000, 20)) * np.logspace(-3, 3, 20)).astype(np.float32)
     labels = np.arange(2000) % 3
@@ -80,6 +83,7 @@ def test_float32_tiles_are_bounded_for_each_label(tmp_path: Path) -> None:
         assert np.linalg.norm(part.matrix() - rows.T @ rows, 2) / len(rows) <= found.residual_norms.min()
 
 
+@pytest.mark.slow
 def test_no_row_counts_twice(tmp_path: Path) -> None:
     """Groups of one source are parts of the same chunks: what cannot tell them apart by chunks refuses."""
     x, labels = some(4 * CHUNK), labels_of(4 * CHUNK)
@@ -100,6 +104,7 @@ def test_no_row_counts_twice(tmp_path: Path) -> None:
     require_gram_of(both.remove(other, tmp_path / "less"), x, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_of_equal_groups_one_is_removed(tmp_path: Path) -> None:
     """Their sums are the same to the bit. Fails when both go."""
     x = np.tile(some(CHUNK), (2, 1))
@@ -140,6 +145,7 @@ def test_labels_that_are_none(labels: Any, said: str, tmp_path: Path) -> None:
     assert not (tmp_path / "G" / "run.json").exists()
 
 
+@pytest.mark.slow
 def test_other_labels_rows_and_kinds_are_refused(tmp_path: Path) -> None:
     x, labels = some(3 * CHUNK + 5), labels_of(3 * CHUNK + 5)
     path = plain(tmp_path, x)
@@ -185,6 +191,7 @@ def test_names_of_labels_are_found_in_the_data(tmp_path: Path) -> None:
         npmdask.gram(grid, tmp_path / "Y", groups="weather")
 
 
+@pytest.mark.slow
 def test_the_command_reads_labels_from_a_file(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     x = some(3 * CHUNK)
@@ -243,6 +250,7 @@ def test_killed_inside_its_pass_it_goes_on_to_the_same_bytes(tmp_path: Path, mon
             assert (tmp_path / "whole" / part.name / file).read_bytes() == (store / part.name / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_one_group_of_chunks_says_what_makes_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((50, 4)))
     assert main(["gram", str(tmp_path / "x.npy"), str(tmp_path / "G"), "--by-chunks", "1", "--quiet"]) == 0

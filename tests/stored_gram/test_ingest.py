@@ -39,6 +39,7 @@ def same_sums(one: Path, other: Path) -> None:
         assert (one / name).is_dir() or (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype, shape, chunks",
     [
@@ -67,6 +68,7 @@ class Killed(Exception):
     """In place of a kill."""
 
 
+@pytest.mark.slow
 def test_sums_that_take_longer_than_writing_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is renamed when it is whole. Sums are held back until they are waited for, or until it is. Mutant: no
     waiting; a chunk is not found any more.
@@ -104,6 +106,7 @@ def test_what_goes_wrong_with_sums_is_told(tmp_path: Path, monkeypatch: pytest.M
         ingest_with_gram(tmp_path / "x.npy", tmp_path / "x.zarr", tmp_path / "G", chunks=(100, 20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0.3, 0.95])
 def test_a_killed_ingest_goes_on(at: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that were written before are summed too. Mutant: those of the later call alone."""
@@ -140,6 +143,7 @@ def test_a_kill_between_the_two_stores_says_how_to_go_on(tmp_path: Path) -> None
     assert not (tmp_path / "y.zarr").exists()
 
 
+@pytest.mark.slow
 def test_other_chunks_than_were_summed_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the disk has not kept what was written, the reader of the new store says so. Mutant: sums are trusted."""
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((1000, 20)))
@@ -156,6 +160,7 @@ def test_other_chunks_than_were_summed_are_read_again(tmp_path: Path, monkeypatc
     assert store.bytes_read == 1000 * 20 * 8
 
 
+@pytest.mark.slow
 def test_text_and_sparse_rows_are_read_once_more(tmp_path: Path) -> None:
     """The number of rows, which decides how a pass is cut, is known at their end only. Observers are told of it."""
     passes: list[int] = []
@@ -189,6 +194,7 @@ def test_what_has_no_gram_is_refused_before_anything_is_written(
     assert not (tmp_path / "x.zarr").exists() and not (tmp_path / "G").exists()
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((500, 6)))
     store = str(tmp_path / "G")
@@ -197,6 +203,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert npmdask.top_k(store, 2, center=True).data_passes == 0
 
 
+@pytest.mark.slow
 def test_the_gram_of_shards_is_formed_while_they_are_written(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((900, 20)))
     said = [str(tmp_path / name) for name in ("x.npy", "s.zarr")]

@@ -49,6 +49,7 @@ def require_gram_of(store: GramStore, rows: np.ndarray, rtol: float = 1e-13) -> 
     np.testing.assert_allclose(store.matrix(), a.T @ a, rtol=0, atol=rtol * np.linalg.norm(a) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["samples", "matrix", "sparse"])
 @pytest.mark.parametrize("rows", [5 * CHUNK, 5 * CHUNK + 7])
 def test_it_answers_as_the_rows_do(kind: str, rows: int, tmp_path: Path) -> None:
@@ -71,6 +72,7 @@ def test_it_answers_as_the_rows_do(kind: str, rows: int, tmp_path: Path) -> None
     assert store.rows_read == rows and store.fingerprint == GramStore(tmp_path / "G").fingerprint
 
 
+@pytest.mark.slow
 def test_float32_rows_are_summed_as_the_run_sums_them(tmp_path: Path) -> None:
     x = some(4 * CHUNK).astype(np.float32)
     npmdask.gram(plain(tmp_path, x), tmp_path / "G", kind="samples")
@@ -80,6 +82,7 @@ def test_float32_rows_are_summed_as_the_run_sums_them(tmp_path: Path) -> None:
     assert "tol 1.0e-06" in found.outcome.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["u1", "i2", "i8", "f4"])
 def test_integers_are_centred_by_the_rows_of_their_part(dtype: str, tmp_path: Path) -> None:
     """Whole numbers, in parts of very different sizes: each has a number of rows of its own."""
@@ -97,6 +100,7 @@ def test_integers_are_centred_by_the_rows_of_their_part(dtype: str, tmp_path: Pa
     require_gram_of(rest, np.concatenate([x[:CHUNK], x[2 * CHUNK :]]).astype(float))
 
 
+@pytest.mark.slow
 def test_a_run_on_it_is_a_run(tmp_path: Path) -> None:
     """It is resumed, deflated and reported; its rows are scored without the Gram; of another Gram it is refused."""
     x = some()
@@ -123,6 +127,7 @@ def test_left_vectors_need_rows(tmp_path: Path) -> None:
         found.left_basis()
 
 
+@pytest.mark.slow
 def test_a_share_of_the_variance_is_counted_on_the_spectrum(tmp_path: Path) -> None:
     x = some(columns=15)
     store = npmdask.gram(x, tmp_path / "G", kind="samples")
@@ -139,6 +144,7 @@ def test_a_share_of_the_variance_is_counted_on_the_spectrum(tmp_path: Path) -> N
         store.components_for(1.0)
 
 
+@pytest.mark.slow
 def test_columns_are_chosen_by_name_and_by_number(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     x = some(columns=5)
@@ -157,6 +163,7 @@ def test_columns_are_chosen_by_name_and_by_number(tmp_path: Path) -> None:
             store.select(wrong)
 
 
+@pytest.mark.slow
 def test_float32_columns_that_are_chosen(tmp_path: Path) -> None:
     """Those that vary most, whose errors are the largest: fails when the bound is that of other columns."""
     x = np.random.default_rng(0).standard_normal((2000, 20)).astype(np.float32) * np.logspace(-3, 3, 20)
@@ -240,6 +247,7 @@ def test_threads_processes_and_graphs_sum_the_same_bits(tmp_path: Path) -> None:
 # New rows, changed rows.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_chunks", [None, 2])
 def test_appended_rows_are_read_and_no_others(tmp_path: Path, by_chunks: int | None) -> None:
     """Also where they fill up the last chunk, which is read again as the part that it is."""
@@ -257,6 +265,7 @@ def test_appended_rows_are_read_and_no_others(tmp_path: Path, by_chunks: int | N
     assert len(list((tmp_path / "G").glob("part-*"))) == len(found.parts), "what no list names is removed"
 
 
+@pytest.mark.slow
 def test_of_an_ingested_store_the_recorded_checksums_tell(tmp_path: Path) -> None:
     x = some(300, 8)
     for rows, read in ((200, 200), (300, 108), (300, 0)):
@@ -336,6 +345,7 @@ def three(folder: Path, rows: np.ndarray, **asked: Any) -> list[Path]:
     return [folder / f"day-{i}" for i in range(3)]
 
 
+@pytest.mark.slow
 def test_a_merge_is_the_gram_of_all_rows_in_any_order(tmp_path: Path) -> None:
     """Its bits do not depend on the order; the parts have means and scales of their own."""
     x = some(400)
@@ -359,6 +369,7 @@ def test_a_merge_is_the_gram_of_all_rows_in_any_order(tmp_path: Path) -> None:
         GramStore.merge(days[:2], tmp_path / "M0")
 
 
+@pytest.mark.slow
 def test_what_was_merged_is_removed_exactly(tmp_path: Path) -> None:
     x = some(400) * 1e-6
     x[40:] += 1e6
@@ -371,6 +382,7 @@ def test_what_was_merged_is_removed_exactly(tmp_path: Path) -> None:
         left.remove(tmp_path / "other", tmp_path / "nothing")
 
 
+@pytest.mark.slow
 def test_what_is_part_of_a_group_is_subtracted_and_the_loss_counts(tmp_path: Path) -> None:
     """Fails when what a subtraction loses is not in the bound, or when nothing is left of it and that is not said."""
     x = some(4 * CHUNK, 10)
@@ -404,6 +416,7 @@ def test_what_is_part_of_a_group_is_subtracted_and_the_loss_counts(tmp_path: Pat
         assert (np.abs(found.values - best) <= [np.inf if e is None else e for e in level["value_errors"]]).all()
 
 
+@pytest.mark.slow
 def test_one_row_that_is_left(tmp_path: Path) -> None:
     """Removed exactly it varies by nothing, and nothing is claimed of it; subtracted it is refused."""
     x = some(CHUNK + 1, 6)
@@ -420,6 +433,7 @@ def test_one_row_that_is_left(tmp_path: Path) -> None:
         joined.remove(ones, tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_rows_that_two_have_are_not_merged(tmp_path: Path) -> None:
     x = some(300)
     path = plain(tmp_path, x[:200])
@@ -436,6 +450,7 @@ def test_rows_that_two_have_are_not_merged(tmp_path: Path) -> None:
     require_gram_of(merged, np.concatenate([x[CHUNK : 2 * CHUNK]] * 2))
 
 
+@pytest.mark.slow
 def test_grams_whose_sums_do_not_add_up_are_not_merged(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     x, y = some(100, 3), some(100, 3, seed=1)
@@ -465,6 +480,7 @@ def test_grams_whose_sums_do_not_add_up_are_not_merged(tmp_path: Path) -> None:
     assert merged.labels.columns[0].places.tolist() == list("abc")
 
 
+@pytest.mark.slow
 def test_the_jackknife_leaves_out_each_group(tmp_path: Path) -> None:
     """By brute force; of equal groups it is (g - 1) / g times the sum of squares."""
     x = some(5 * CHUNK, 6)
@@ -486,6 +502,7 @@ def test_the_jackknife_leaves_out_each_group(tmp_path: Path) -> None:
         store.jackknife(7)
 
 
+@pytest.mark.slow
 def test_the_jackknife_of_unequal_groups(tmp_path: Path) -> None:
     """Of a mean of squares, which is linear, Busing's variance is 1/g sum (t_j - t)^2 / (n / m_j - 1)."""
     x = some(400, 1)
@@ -500,6 +517,7 @@ def test_the_jackknife_of_unequal_groups(tmp_path: Path) -> None:
 # Bad input.
 
 
+@pytest.mark.slow
 def test_what_has_no_gram(tmp_path: Path) -> None:
     x = some(50, 6)
     with pytest.raises(BadInputError, match="of kind symmetric: a Gram is formed of rows"):
@@ -550,6 +568,7 @@ def test_what_a_gram_does_not_answer(tmp_path: Path, asked: dict[str, Any], said
         npmdask.top_k(tmp_path / "G", **{"k": 2, **asked})
 
 
+@pytest.mark.slow
 def test_what_needs_rows_says_so(tmp_path: Path) -> None:
     """A Gram is opened wherever data are; what would read its rows gets a sentence, and no traceback."""
     x = some(50, 6)
@@ -569,6 +588,7 @@ def test_what_needs_rows_says_so(tmp_path: Path) -> None:
     assert pca.n_samples_ == 50
 
 
+@pytest.mark.slow
 def test_constant_and_equal_columns_and_means_of_a_million_deviations(tmp_path: Path) -> None:
     """Centred the answer is as sure as that of the rows; about zero it is not, and that is said."""
     x = np.random.default_rng(0).standard_normal((2000, 8)) * np.geomspace(1, 0.1, 8)
@@ -588,6 +608,7 @@ def test_constant_and_equal_columns_and_means_of_a_million_deviations(tmp_path: 
     assert not about_zero.converged and "pass over the rows" in about_zero.outcome.sentence
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_constant_columns(tmp_path: Path) -> None:
     """Centred, a single row or constant columns are zero: of numerical rank 0, as it is said of the rows."""
     for name, x in (("constant", np.full((50, 6), 7.0)), ("one row", some(1, 6))):

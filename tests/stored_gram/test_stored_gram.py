@@ -135,6 +135,7 @@ def test_means_of_a_million_deviations_are_rounding_about_zero() -> None:
         assert error <= bound_of(operator) < 1e-11 * norm(operator.matrix())
 
 
+@pytest.mark.slow
 def test_what_probes_do_not_show_counts_in_every_residual(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).standard_normal((300, 6)) * [5, 4, 3, 2, 1, 1]
     npmdask.gram(rows, tmp_path / "G", kind="samples")

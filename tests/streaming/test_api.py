@@ -141,6 +141,7 @@ def test_options_without_a_stream_are_refused(folder: Path, capsys: Any) -> None
     assert code == 2 and "algorithm.options are for streaming algorithms" in err
 
 
+@pytest.mark.slow
 def test_resume_takes_nothing_but_memory(folder: Path) -> None:
     npmdask.stream_pca("x.zarr", K, store="s")
     with pytest.raises(BadInputError, match="only memory may be given"):
@@ -155,6 +156,7 @@ def test_a_configuration_of_a_stream_survives_file_to_objects_to_file(folder: Pa
     assert load_config("again.toml", store=config.run.store) == config
 
 
+@pytest.mark.slow
 def test_a_planted_truth_is_measured(folder: Path) -> None:
     generate("p.zarr", problem="spiked", rows=2000, columns=40, rank=4, dtype="float64")
     solution = npmdask.stream_pca("p.zarr", 4)

@@ -85,6 +85,7 @@ def test_every_source_and_every_door_gives_the_same_bits(tmp_path: Path, monkeyp
     )
 
 
+@pytest.mark.slow
 def test_a_directory_that_grows(tmp_path: Path) -> None:
     """Too few rows for one component, then for both, then more than enough: every file counts once."""
     folder, store = tmp_path / "in", tmp_path / "s"

@@ -42,6 +42,7 @@ def learnt(rows: Any, **how: Any) -> npmdask.StreamSolution:
     return stream_pca(rows, K, center=True, **{"batch_rows": 100, **how})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("algorithm", "options"),
@@ -63,6 +64,7 @@ def test_a_tenth_missing_costs_little(algorithm: str, options: dict[str, Any]) -
     assert any("imputed by the model" in said for said in found.warnings)
 
 
+@pytest.mark.slow
 def test_values_are_not_shrunk_as_those_of_means_are() -> None:
     rows, _ = planted()
     gappy = with_gaps(rows, 0.3)
@@ -73,6 +75,7 @@ def test_values_are_not_shrunk_as_those_of_means_are() -> None:
     np.testing.assert_allclose(found, full, rtol=0.12)
 
 
+@pytest.mark.slow
 def test_gaps_that_depend_on_what_is_observed_bend_means_and_not_the_model() -> None:
     """Half of the columns are seen only where another one is low: means are biased, expectations are not."""
     rows, plane = planted()
@@ -98,6 +101,7 @@ def test_complete_rows_keep_their_bits(tmp_path: Path) -> None:
     assert '"missing"' in (tmp_path / "a" / "run.json").read_text()
 
 
+@pytest.mark.slow
 def test_rows_without_a_value_are_skipped_and_counted() -> None:
     rows, _ = planted()
     gappy = with_gaps(rows)
@@ -118,6 +122,7 @@ def test_rows_without_a_value_are_skipped_and_counted() -> None:
     np.testing.assert_array_equal(one.basis, other.basis)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "least"), [("spm", 1e-6), ("oja", 0.01)])
 def test_a_column_without_values_has_no_part_and_a_late_one_does_no_harm(algorithm: str, least: float) -> None:
     """Its random start is not taken for data; its mean, once there are values, is not that of the rows before."""
@@ -135,6 +140,7 @@ def test_a_column_without_values_has_no_part_and_a_late_one_does_no_harm(algorit
     assert max_sin_theta(found.basis, plane) < 0.15
 
 
+@pytest.mark.slow
 def test_a_killed_stream_ends_in_the_same_bits(tmp_path: Path) -> None:
     rows = with_gaps(planted()[0])
     batches = [rows[start : start + 100] for start in range(0, N, 100)]
@@ -168,6 +174,7 @@ def test_a_killed_stream_ends_in_the_same_bits(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_is_refused() -> None:
     rows = with_gaps(planted()[0])
     with pytest.raises(BadInputError, match="NaN or infinity"):
@@ -185,6 +192,7 @@ def test_what_is_refused() -> None:
         npmdask.top_k(rows, K, kind="samples", center=True, missing="impute")
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_text_with_gaps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = with_gaps(planted()[0])[:600]
     text = "\n".join(",".join("" if np.isnan(x) else repr(float(x)) for x in row) for row in rows)
@@ -197,6 +205,7 @@ def test_the_command_line_takes_text_with_gaps(tmp_path: Path, capsys: pytest.Ca
     assert f"{np.isnan(rows).sum()} of their values" in told["sentence"]
 
 
+@pytest.mark.slow
 def test_imputing_takes_no_more_memory_than_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails when whole batches are copied over and over; and pieces give what the whole batch gives, to rounding."""
     import tracemalloc

@@ -87,6 +87,7 @@ def test_an_input_that_ended_is_followed_by_new_rows(tmp_path: Path) -> None:
     assert_learnt(tmp_path / "s", ROWS)
 
 
+@pytest.mark.slow
 def test_rows_left_out_are_counted_over_all_inputs(tmp_path: Path) -> None:
     """Fails if the count begins anew with every input."""
     for turn in (1, 2, 3):
@@ -154,6 +155,7 @@ def test_the_first_batch_refused_leaves_the_store_free(tmp_path: Path) -> None:
         learn(ROWS, tmp_path / "s", batch_rows=6)
 
 
+@pytest.mark.slow
 def test_rows_skipped_at_the_very_end_are_counted_once(tmp_path: Path) -> None:
     """Fails if a call that only skips forgets that: its file may be gone at the next one."""
     source, store = files(tmp_path / "in", a=ROWS[:16]), tmp_path / "s"
@@ -176,6 +178,7 @@ def test_a_file_that_was_written_again_is_refused(tmp_path: Path) -> None:
     assert_learnt(store, ROWS[:20])
 
 
+@pytest.mark.slow
 def test_a_store_that_shrank_is_refused(tmp_path: Path) -> None:
     """Of an array whose name stays, another length is other data: the fingerprint says so first."""
     learn(write_zarr(tmp_path / "a.zarr", ROWS, (7, D)), tmp_path / "s")

@@ -83,6 +83,7 @@ def test_models_that_are_fed_by_hand(model: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.basis, other.basis)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*as uncertain")
 def test_the_store_knows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From the command line; resumed, with scores, and held to them."""

@@ -186,6 +186,7 @@ def test_fit_gives_the_bits_of_a_stream(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(found.transform(given), model.transform(ROWS), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_in_the_company_of_scikit_learn(tmp_path: Path) -> None:
     search = GridSearchCV(
         make_pipeline(StreamingPCA(center=True), LogisticRegression()), {"streamingpca__target_rank": [1, 4]}, cv=3

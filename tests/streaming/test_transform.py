@@ -83,6 +83,7 @@ def test_every_source_gives_the_same_scores(kind: str, store: Path, tmp_path: Pa
     assert found.dest == str(tmp_path / "scores") and found.rows_per_second > 0
 
 
+@pytest.mark.slow
 def test_the_scores_are_a_registered_data_set(store: Path, tmp_path: Path) -> None:
     """Fails when checksums, kind or where the scores come from are not recorded."""
     found = transform(store, X, tmp_path / "scores")
@@ -108,6 +109,7 @@ def test_standard_input_need_not_say_how_wide_it_is(store: Path, tmp_path: Path)
 # Components
 
 
+@pytest.mark.slow
 def test_of_a_saved_model_and_of_a_stream_that_was_cut_short(tmp_path: Path) -> None:
     """Fails when a finished answer is asked for where a commit suffices."""
 
@@ -165,6 +167,7 @@ def test_of_a_private_release(tmp_path: Path) -> None:
     close(written(tmp_path / "scores"), X @ basis)
 
 
+@pytest.mark.slow
 def test_an_ingested_file_that_is_rewritten_takes_no_answer_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,6 +287,7 @@ def interrupted() -> Iterator[np.ndarray]:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_finite_are_left_out_and_counted(store: Path, tmp_path: Path) -> None:
     bad = X.copy()
     bad[[5, 200], 4] = np.inf

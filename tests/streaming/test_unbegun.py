@@ -15,6 +15,7 @@ from tests.core.runs.test_unbegun import COLUMNS, ROWS
 folder = runs.folder  # a fixture
 
 
+@pytest.mark.slow
 def test_a_stream_that_was_refused_is_resumed_with_more_memory_or_bound_again(folder: Path) -> None:
     asked: dict[str, Any] = {"memory": "16MiB", "store": "s"}
     with pytest.raises(RefusedError, match="too small"):

@@ -95,6 +95,7 @@ def test_a_block_that_is_not_complete_counts_for_nothing() -> None:
     np.testing.assert_allclose(found.values, best.values, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_equal_weights_change_nothing_but_the_last_digits() -> None:
     for algorithm in ("spm", "frequent-directions"):
         one, other = (
@@ -105,6 +106,7 @@ def test_equal_weights_change_nothing_but_the_last_digits() -> None:
         np.testing.assert_allclose(np.abs(one.basis.T @ other.basis), np.eye(2), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["sequential", "shuffled"])
 def test_each_row_keeps_its_weight(tmp_path: Path, order: str) -> None:
     """In any order, and rows without weight are passed over and counted."""
@@ -141,6 +143,7 @@ def test_means_of_columns_with_gaps_are_weighted_too() -> None:
     np.testing.assert_array_equal(levels.missing, np.isnan(kept).sum(axis=0))
 
 
+@pytest.mark.slow
 def test_the_store_keeps_the_weights_and_goes_on_by_itself(tmp_path: Path) -> None:
     path = write_zarr(tmp_path / "rows.zarr", ROWS, chunks=(32, D))
     np.save(tmp_path / "u.npy", WORTH)
@@ -157,6 +160,7 @@ def test_the_store_keeps_the_weights_and_goes_on_by_itself(tmp_path: Path) -> No
             stream_pca(path, 2, store=tmp_path / "whole", **{**how, "row_weights": other})
 
 
+@pytest.mark.slow
 def test_what_is_said_of_the_error_counts_the_rows_that_carry_the_weight(tmp_path: Path) -> None:
     """Three of 300 rows weigh almost all, and no more is known than from three."""
     weights = np.where(np.arange(300) % 100 == 0, 1e6, 1.0)
@@ -201,6 +205,7 @@ def test_what_is_refused(call: Any, said: str) -> None:
         call()
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_zarr(tmp_path / "rows.zarr", ROWS, chunks=(32, D))
     np.save(tmp_path / "u.npy", WORTH)

@@ -46,6 +46,7 @@ def tree(store: Path) -> dict[str, bytes]:
     return {str(f.relative_to(store)): f.read_bytes() for f in store.rglob("*") if f.is_file()}
 
 
+@pytest.mark.slow
 @given(n=st.integers(1, 60))
 def test_positions_count_the_upper_chunks_row_by_row(n: int) -> None:
     places = [chunk_place(unit, n) for unit in range(triangle_number(n))]
@@ -88,6 +89,7 @@ def test_what_is_stored_is_the_matrix(
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_the_full_layout_records_trace_and_norm_too(tmp_path: Path) -> None:
     a = symmetric(150, "f4")
     np.save(tmp_path / "a.npy", a)
@@ -197,6 +199,7 @@ def test_a_packed_store_is_nothing_but_symmetric(tmp_path: Path, kind: str) -> N
         npmdask.top_k(store, 3, kind=kind)
 
 
+@pytest.mark.slow
 def test_a_packed_store_can_be_stored_full_and_packed_again(tmp_path: Path) -> None:
     a = symmetric(50)
     packed = write(tmp_path / "a.zarr", a, 7, 16)

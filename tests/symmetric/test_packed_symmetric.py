@@ -159,6 +159,7 @@ def test_the_same_bits_with_any_number_of_threads(tmp_path: Path, dtype: str, mo
         assert (Threads(threads).run_pass(operator, block, ignore)[0] == one).all()
 
 
+@pytest.mark.slow
 def test_packed_and_full_stores_give_the_same_bits(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(protocol, "RUN_BYTES", 2**14)
     monkeypatch.setattr(protocol, "COLUMN_BYTES", 1)
@@ -339,6 +340,7 @@ def test_a_kill_between_the_survey_and_the_first_commit_changes_no_bit(tmp_path:
     same_bytes(tmp_path / "whole", tmp_path / "cut")
 
 
+@pytest.mark.slow
 def test_chunks_that_are_not_square_are_read_whole(tmp_path: Path) -> None:
     a = falling(200)
     path = write_zarr(tmp_path / "a.zarr", a, (64, 50))
@@ -348,6 +350,7 @@ def test_chunks_that_are_not_square_are_read_whole(tmp_path: Path) -> None:
     assert solution.bytes_read == solution.steps * a.nbytes
 
 
+@pytest.mark.slow
 def test_a_packed_store_stays_within_its_memory_plan(tmp_path: Path) -> None:
     source = stored(tmp_path, falling(200), "packed")
     solution = npmdask.top_k(source, 6, memory="6GiB", threads=2)

@@ -140,6 +140,7 @@ def test_what_is_stored_is_the_tensor(
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_a_column_major_file_is_read_in_its_own_order(tmp_path: Path) -> None:
     a = symmetric(13)
     assert (
@@ -465,6 +466,7 @@ def test_other_data_are_no_tensor(tmp_path: Path) -> None:
         open_source(np.ones((2, 3, 3)), "tensor")
 
 
+@pytest.mark.slow
 def test_inspect_says_what_a_tensor_store_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["generate", "tensor", str(tmp_path / "t"), "--columns", "25", "--rank", "3", "--chunks", "5", "5", "5"]
     assert main([*command, "--quiet"]) == 0

@@ -197,6 +197,7 @@ def test_rows_are_distributed_as_is_said(tmp_path: Path) -> None:
     assert (turned[:, 0] <= 1e-12).all() and (np.abs(np.mean(turned[:, 1:] > 0, axis=0) - 0.5) < 0.03).all()
 
 
+@pytest.mark.slow
 def test_a_store_of_cosines_is_described_as_before_there_was_a_choice(tmp_path: Path) -> None:
     """So that a write which an older version began goes on. Mutant: left_factor among its options."""
     options = {}
@@ -283,6 +284,7 @@ def test_smallest_shapes(tmp_path: Path, problem: str, corner: dict[str, int]) -
         np.testing.assert_allclose(np.abs(truth(store)[1]), sigma[:rank], atol=1e-13)
 
 
+@pytest.mark.slow
 def test_sparse_rows_are_scattered_and_full(tmp_path: Path) -> None:
     store = make(tmp_path / "s", "sparse", rows=1000, columns=160, row_entries=8)
     data = dense(store)
@@ -359,6 +361,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, wrong: dict[str, int], sen
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_an_existing_store_is_replaced_only_when_told(tmp_path: Path) -> None:
     first = tree(make(tmp_path / "s", "spiked"))
     with pytest.raises(NpmdaskError, match="exists already"):

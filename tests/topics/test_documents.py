@@ -106,6 +106,7 @@ def test_what_is_no_count(value: float, said: str, monkeypatch: pytest.MonkeyPat
         all_of(documents_of(np.array([[1.0, 0, 0], [0, 2.0, value]])))
 
 
+@pytest.mark.slow
 def test_other_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInputError, match="there is nothing at"):
         documents_of(tmp_path / "nowhere")

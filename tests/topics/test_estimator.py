@@ -140,6 +140,7 @@ def test_in_the_company_of_scikit_learn() -> None:
         found.transform(counts[:, 1:])
 
 
+@pytest.mark.slow
 def test_counts_of_the_kept_words_alone_are_taken() -> None:
     counts, _ = two_topics()
     wide = np.concatenate([counts, np.eye(600, 1, dtype=int)], axis=1)

@@ -58,6 +58,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_documents_have_their_names_and_are_read_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutants: numbers among the documents that were not held out; a second reading."""
     model, report = TopicModel.load(store), report_of(store)
@@ -71,6 +72,7 @@ def test_documents_have_their_names_and_are_read_once(store: Path, monkeypatch: 
     assert cards(report_of(store)) == cards(report)
 
 
+@pytest.mark.slow
 def test_much_is_read_when_asked_for_and_what_has_a_budget_never(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

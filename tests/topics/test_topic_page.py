@@ -257,6 +257,7 @@ def test_every_circle_is_inside_of_the_map(k: int) -> None:
             assert r <= x <= WIDTH - r and r <= y <= HEIGHT - r
 
 
+@pytest.mark.slow
 def test_nothing_that_a_word_holds_ends_the_data_or_a_tag() -> None:
     block = block_of(MODEL)
     assert json.loads(topic_numbers(block))["words"][0][0] == EVIL and "<" not in topic_numbers(block)

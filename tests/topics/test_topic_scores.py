@@ -54,6 +54,7 @@ def test_options_of_rows_are_refused(store: Path, tmp_path: Path, capsys: pytest
     assert "--batch-rows, --header applies only to rows of numbers" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_words_that_were_left_out_are_left_out_again(tmp_path: Path) -> None:
     """Documents of all words, and of the kept ones, get the same shares."""
     kept = np.arange(0, 60, 2)

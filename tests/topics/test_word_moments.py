@@ -318,6 +318,7 @@ def test_counts_that_are_no_counts(tmp_path: Path, many_runs: None, value: float
             run(WordTotals(reader=reader))
 
 
+@pytest.mark.slow
 def test_documents_too_short_and_wrong_settings(tmp_path: Path) -> None:
     reader = reader_of(tmp_path, sp.csr_matrix(np.array([[1, 1, 0], [0, 0, 2]], "i4")))
     with pytest.raises(BadInputError, match=r"none of the 2 documents .* has three words"):

@@ -22,6 +22,7 @@ from tests.conftest import write_zarr
 from tests.two_fields.test_two_fields import fields
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [False, True])
 def test_weights_and_scores_of_plssvd_up_to_sign(scale: bool) -> None:
     """Mutants: weights of the right field for the left, scores that are not divided, means that are not taken off."""
@@ -53,6 +54,7 @@ def test_canonical_correlations_of_scikit_learn() -> None:
     np.testing.assert_allclose(scores[0].std(axis=0), 1.0)
 
 
+@pytest.mark.slow
 def test_options_are_those_of_the_functions() -> None:
     """Mutants: one of them that is not handed on."""
     a, b = fields()
@@ -75,6 +77,7 @@ def test_options_are_those_of_the_functions() -> None:
         npmdask.MCA(2, missing="drop-columns").fit(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [npmdask.MCA(3, scale=True), npmdask.CCA(3, pcs=(5, 4), ridge=0.1)])
 def test_parameters_copies_and_pickles(made: Any) -> None:
     a, b = fields()
@@ -94,6 +97,7 @@ def test_parameters_copies_and_pickles(made: Any) -> None:
         found.transform(a, a)
 
 
+@pytest.mark.slow
 def test_tables_pipelines_and_data_elsewhere(tmp_path: Path) -> None:
     a, b = fields()
     table = pd.DataFrame(a, columns=[f"c{i}" for i in range(20)])
@@ -120,6 +124,7 @@ def test_rows_of_other_names_are_refused() -> None:
         npmdask.CCA(1).fit(a, b.assign_coords(time=np.arange(150)[::-1]))
 
 
+@pytest.mark.slow
 def test_a_store_is_gone_on_with_and_a_run_that_did_not_converge_warns(tmp_path: Path) -> None:
     a, b = fields()
     kept = npmdask.MCA(2, store=tmp_path / "run", memory="4GiB", random_state=3).fit(a, b)

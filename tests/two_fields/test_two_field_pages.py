@@ -40,6 +40,7 @@ def fields() -> tuple[xr.DataArray, xr.DataArray]:
     return a, b
 
 
+@pytest.mark.slow
 def test_maps_correlations_and_scores_of_both_fields(tmp_path: Path) -> None:
     """Mutants: sides exchanged; land filled from its neighbours; own instead of other scores; scores not scaled."""
     a, b = fields()
@@ -77,6 +78,7 @@ def people(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_columns_have_their_names_and_rows_a_colour(people: Path) -> None:
     """Mutants: names of the other field; covariances for correlations; a colour of another row."""
     report = report_of(people / "run", PageOptions(colour="weight"))
@@ -98,6 +100,7 @@ def test_columns_have_their_names_and_rows_a_colour(people: Path) -> None:
         report_of(people / "run", PageOptions(grid=(3, 4)))
 
 
+@pytest.mark.slow
 def test_data_that_changed_since_are_not_scored(people: Path) -> None:
     """Fails when scores of other rows are drawn as if they were those of the job."""
     changed = pd.read_parquet(people / "b.parquet") + 1.0

@@ -63,6 +63,7 @@ def agrees(found: npmdask.CoupledModes, c: np.ndarray, k: int, tol: float = 1e-1
         np.testing.assert_allclose(found.right.basis[:, i] * sign, vt[i], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [False, True])
 def test_the_singular_vectors_of_the_covariances(scale: bool) -> None:
     """And scores, their correlations, variances, and what they stand for. Mutant: pairs of both signs, unsorted."""
@@ -86,6 +87,7 @@ def test_the_singular_vectors_of_the_covariances(scale: bool) -> None:
     assert max_sin_theta(found.left.basis[:, :2], np.linalg.qr(oracle.x_weights_)[0]) < 1e-6
 
 
+@pytest.mark.slow
 def test_weights_of_rows_and_of_columns_of_either_field() -> None:
     """Mutants: the weights of one field for the other, means without the weights of rows."""
     a, b = fields()
@@ -101,6 +103,7 @@ def test_weights_of_rows_and_of_columns_of_either_field() -> None:
     np.testing.assert_allclose(again.values, twice.values, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_missing_values_are_treated_in_both_fields() -> None:
     a, b = fields()
     b[:, 4], a[:, [0, 7]] = np.nan, np.nan
@@ -227,6 +230,7 @@ def test_the_truth_of_these_problems_is_that_of_exact_arithmetic(seed: int) -> N
     assert seed < 467 or size == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", often(range(60), *range(14)))
 def test_nothing_certified_is_wrong(seed: int) -> None:
     """The true singular values lie within the bounds that are given, of all that is not said to be zero; and what is
@@ -241,6 +245,7 @@ def test_nothing_of_thousands_is_wrong(part: int) -> None:
     assert not found, found
 
 
+@pytest.mark.slow
 def test_fewer_modes_than_asked_for_and_a_field_of_constants() -> None:
     """Patterns of what is not there are zero, not some directions. Mutant: what the stopping rule takes for zero."""
     rng = np.random.default_rng(0)
@@ -256,6 +261,7 @@ def test_fewer_modes_than_asked_for_and_a_field_of_constants() -> None:
     assert not correlated.values.any() and "does not vary" in correlated.assurance
 
 
+@pytest.mark.slow
 def test_canonical_correlations_are_those_of_the_spaces() -> None:
     """However long the units of columns are. Mutants: no scaling before the eigenvalues, correlations of one side."""
     a, b = fields()
@@ -275,6 +281,7 @@ def test_canonical_correlations_are_those_of_the_spaces() -> None:
     assert found.certificate["correlation_error"] < 1e-9 and not found.warnings
 
 
+@pytest.mark.slow
 def test_canonical_correlations_of_leading_components() -> None:
     a, b = fields()
     u = [np.linalg.svd(field - field.mean(axis=0), full_matrices=False)[0] for field in (a, b)]
@@ -301,6 +308,7 @@ def test_a_ridge_is_that_of_the_definition() -> None:
     assert abs(np.corrcoef(*scores)[0, 1] - found.correlations[0]) < 1e-9 and found.values[0] < found.correlations[0]
 
 
+@pytest.mark.slow
 def test_correlations_that_say_nothing_are_said_so() -> None:
     """More directions than rows, or no more than chance. A direction that hardly varies is left out, and said."""
     rng = np.random.default_rng(3)
@@ -324,6 +332,7 @@ def test_correlations_that_say_nothing_are_said_so() -> None:
     assert not same.warnings and same.certificate["ranks"] == [19, 12]
 
 
+@pytest.mark.slow
 def test_constants_far_from_zero_do_not_vary() -> None:
     """What rounding leaves of a column less its mean is no direction: a correlation with it was claimed to 12 digits.
     And means that hide most digits of a column are counted in the bound."""
@@ -365,6 +374,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(given: dict[str, Any], said: 
         npmdask.mca(**asked)
 
 
+@pytest.mark.slow
 def test_rows_of_other_times_are_refused() -> None:
     """Fails where rows are matched by their place alone."""
     a, b = fields()
@@ -388,6 +398,7 @@ def test_rows_of_other_times_are_refused() -> None:
         npmdask.mca(a, b, 1, memory="1MiB")
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
     """In words of what was asked for: there is no iteration_rank. Mutant: as many modes as columns would fit."""
     a, b = (zarr.create_array({}, shape=(200, 20_000), chunks=(100, 5000), dtype="f4") for _ in range(2))
@@ -466,6 +477,7 @@ def test_the_command_line_and_what_every_command_knows_of_a_job(
         assert held["left_patterns"].shape == (20, 2)
 
 
+@pytest.mark.slow
 def test_grids_in_the_words_of_xeofs() -> None:
     """Land is left out and comes back as NaN; the values are those of the weighted covariances, n - 1 below."""
     a, b = fields(60, 20, 12)

@@ -14,6 +14,7 @@ from tests.core.runs.test_disk_blocks import COLUMNS, ROWS, answers_are_the_same
 matrix, small_tiles = blocks.matrix, blocks.small_tiles  # fixtures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [

@@ -11,6 +11,7 @@ from npmdask.core.runs.checks import MOSTLY
 from tests.advice.test_mean_notes import MEAN, noted, rows_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("share", [MOSTLY + 0.01, MOSTLY - 0.01, 0.995])
 def test_left_vectors_tell_where_the_means_are_not_known(share: float, weighted: bool) -> None:
@@ -31,6 +32,7 @@ def test_left_vectors_tell_where_the_means_are_not_known(share: float, weighted:
     assert cosine - 0.01 < bound <= cosine
 
 
+@pytest.mark.slow
 def test_weights_and_sparse_rows_are_seen_as_the_run_sees_them() -> None:
     rows, few = rows_of(0.95), np.ones(400)
     few[rows[:, 0] > MEAN] = 0.01  # nearly all weight on one side: less variance, the mean all the same

@@ -7,6 +7,7 @@ import pytest
 from tests.core.algorithms.test_row_gram import wrong
 
 
+@pytest.mark.slow
 def test_no_random_problem_is_wrong_and_called_converged() -> None:
     found = [said for seed in range(70) if (said := wrong(seed, weighted=True))]
     assert not found, found

@@ -15,6 +15,7 @@ from tests.core.runs.test_unbegun import POWER, ROWS, Ends
 folder = runs.folder  # a fixture
 
 
+@pytest.mark.slow
 def test_what_the_first_command_was_given_is_not_left_to_the_second(folder: Path) -> None:
     """Weights, a start, what was predicted: the store is that of a run that never knew of them."""
     npmdask.top_k("x.zarr", 2, store="earlier", **POWER)

@@ -113,6 +113,7 @@ def test_covariances_of_samples_are_weighted_and_a_whole_number_counts_as_so_man
     assert "explained_variance" not in smaller.to_xarray() and "explained_variance" in found.to_xarray()
 
 
+@pytest.mark.slow
 def test_patterns_and_scores_are_in_the_units_of_the_data_and_orthogonal_by_weight() -> None:
     x, (u, v) = rows_of("dense"), weights()
     found = npmdask.top_k(x, D - 1, center=True, scale=True, row_weights=u, column_weights=v, tol=1e-12)
@@ -327,6 +328,7 @@ def grid() -> xr.DataArray:
     return array.assign_coords(area=area, worth=("time", rng.uniform(0, 2, 60)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lazy", [False, True])
 def test_coordinates_of_labelled_data_are_weights_by_their_names(lazy: bool) -> None:
     field = grid()
@@ -403,6 +405,7 @@ def test_files_of_labelled_data_know_their_latitudes(tmp_path: Path) -> None:
     np.testing.assert_allclose(npmdask.resume(tmp_path / "run").values, values[:2], rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_solution_of_equal_weights_is_that_without() -> None:
     x = rows_of("dense")
     plain: Solution = npmdask.top_k(x, K, kind="samples", center=True, tol=1e-11)
@@ -452,6 +455,7 @@ def test_what_a_run_weighed_is_seen_from_outside(tmp_path: Path, capsys: pytest.
     np.testing.assert_allclose(npmdask.resume(tmp_path / "run").scores(x).shape, (M, K))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["krylov", "gram", "power"])
 @pytest.mark.parametrize("which", ["rows", "columns", "no column"])
 def test_float32_is_certified_of_the_weighted_matrix(
@@ -502,6 +506,7 @@ def test_a_centre_and_its_nodes_weigh_nothing(tmp_path: Path, monkeypatch: pytes
         load_config(tmp_path / "node.toml").node()
 
 
+@pytest.mark.slow
 def test_columns_that_weigh_nothing_are_not_counted_by_the_criteria() -> None:
     x, v = rows_of("dense"), weights()[1]
     found = npmdask.top_k(x, K, kind="samples", center=True, column_weights=v, algorithm="gram")
@@ -517,6 +522,7 @@ def test_weights_whose_products_float64_cannot_hold_are_refused(size: float) -> 
         npmdask.top_k(np.eye(4), 1, kind="samples", row_weights=np.full(4, size), column_weights=np.full(4, size))
 
 
+@pytest.mark.slow
 def test_truncated_svd_weighs_rows_and_columns() -> None:
     """Its variances, too: about the weighted mean, of columns that were multiplied."""
     rng = np.random.default_rng(0)
@@ -530,6 +536,7 @@ def test_truncated_svd_weighs_rows_and_columns() -> None:
     assert not np.allclose(found.explained_variance_, plain.explained_variance_, rtol=0.01)
 
 
+@pytest.mark.slow
 def test_cells_and_genes_are_weighted_by_columns_of_their_tables() -> None:
     anndata = pytest.importorskip("anndata")
     import npmdask.anndata

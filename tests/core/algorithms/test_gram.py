@@ -127,6 +127,7 @@ def wrong(seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
     return said and f"{about}: {said}"
 
 
+@pytest.mark.slow
 @needs("containers")
 def test_no_random_problem_is_wrong_and_called_converged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutants that fail here: no bound of ||A - G|| in the residuals, means of the first rows kept, a lost last run."""
@@ -148,6 +149,7 @@ def test_none_of_thousands_is(part: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not found, found
 
 
+@pytest.mark.slow
 @needs("containers")
 @pytest.mark.parametrize("kind", ["samples", "sparse"])
 @pytest.mark.parametrize("center", [False, True])
@@ -164,6 +166,7 @@ def test_one_pass_finds_means_and_components(kind: str, center: bool) -> None:
     assert "accurate to 1" in solution.assurance
 
 
+@pytest.mark.slow
 def test_slow_spectra_take_no_more_passes() -> None:
     """A gap of 5 % above a bulk takes block Krylov many."""
     rng = np.random.default_rng(0)
@@ -176,6 +179,7 @@ def test_slow_spectra_take_no_more_passes() -> None:
     assert np.linalg.norm(v[:, :5] - one.basis @ (one.basis.T @ v[:, :5]), 2) < 1e-9
 
 
+@pytest.mark.slow
 def test_float32_ends_in_float64_where_the_tolerance_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gram, "SINGLE_COLUMNS", 0)
     x = normal(np.random.default_rng(1), 4000, 80).astype(np.float32)
@@ -231,6 +235,7 @@ def spectra(d: int) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [1, 2, 40, 700])
 def test_leading_pairs_are_taken_for_such_whatever_the_spectrum(d: int) -> None:
     turn = np.linalg.qr(np.random.default_rng(d).standard_normal((d, d)))[0]
@@ -326,6 +331,7 @@ def test_auto_leaves_alone_what_a_matrix_does_not_answer() -> None:
     assert chosen((65_536, 2048), target_rank=0.9) == chosen((65_536, 2048), low_rank_tol=0.1) == "krylov"
 
 
+@pytest.mark.slow
 def test_a_store_keeps_what_it_was_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = normal(np.random.default_rng(3), 2000, 40)
     asked: dict[str, Any] = {"kind": "samples", "store": tmp_path / "run", "tol": 1e-6}
@@ -337,6 +343,7 @@ def test_a_store_keeps_what_it_was_begun_with(tmp_path: Path, monkeypatch: pytes
     assert after.basis.tobytes() == before.basis.tobytes()
 
 
+@pytest.mark.slow
 def test_threads_load_no_cluster(tmp_path: Path) -> None:
     """Dask looks for a client where a scheduler is given by name: that takes a fifth of a second of every short run."""
     write_zarr(tmp_path / "x", np.ones((80_000, 120)) * np.arange(120), (1000, 120))

@@ -130,6 +130,7 @@ def test_a_rounded_product_is_that_of_the_block_beside_it(view: str, unit: float
     assert 0 < np.abs(multiplied - block).max() < 1e-7
 
 
+@pytest.mark.slow
 def test_no_more_rows_than_these_are_added_up_in_float32() -> None:
     """Of one column of ones with 2^20 rows every partial sum is a whole number, which float32 holds up to 2^24."""
     x = np.full((2**20, 1), 4097.0, np.float32)
@@ -193,6 +194,7 @@ def test_the_certificate_of_a_run_that_began_in_float32_rests_on_its_random_star
     assert solution.converged and values[5] <= level["following"] < 1.0
 
 
+@pytest.mark.slow
 def test_what_formed_the_space_in_float32_counts_after_a_last_step_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the rounding of the last step for all. That of the start is what "random start" rests on."""
     seen: list[Evidence] = []

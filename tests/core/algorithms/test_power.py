@@ -100,6 +100,7 @@ def test_constant_columns_are_not_scaled_up_to_noise(center: bool) -> None:
     np.testing.assert_allclose(solution.values, true, rtol=1e-9, atol=1e-12 * true[0])
 
 
+@pytest.mark.slow
 def test_columns_that_count_as_constant_but_vary_are_named() -> None:
     x = np.random.default_rng(0).standard_normal((200, 6))
     x[:, 2] = 1e12 + 1e-3 * x[:, 2]
@@ -130,6 +131,7 @@ def test_data_whose_products_vanish_are_not_taken_for_zeros(kind: str, scale: fl
         npmdask.top_k(scale * x, 2, kind=kind)
 
 
+@pytest.mark.slow
 def test_only_where_a_first_product_is_zero_are_the_data_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((30, 10))
     monkeypatch.setattr(checks, "_largest_entry", lambda reader: pytest.fail("a second look"))

@@ -236,6 +236,7 @@ def test_many_short_and_empty_rows_stay_under_the_limit(tmp_path: Path) -> None:
     assert facts["peak_rss_bytes"] < predicted <= 600 * 2**20
 
 
+@pytest.mark.slow
 @needs("cluster")
 def test_workers_without_cryptography_say_what_to_install(tmp_path: Path) -> None:
     """The core install has none; it was a bare ImportError of distributed."""

@@ -51,6 +51,7 @@ class Watched(SparseGram):
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_sums_of_a_pass_are_gone_with_it(threads: int, tmp_path: Path) -> None:
     operator = Watched(reader=open_source(store(tmp_path)).reader)  # type: ignore[arg-type]

@@ -64,6 +64,7 @@ def test_nothing_known_is_computed_again_and_nothing_is_left_out(
     assert all(node.level <= level or node.children(count) == [] for node in tasks)
 
 
+@pytest.mark.slow
 def test_joins_of_four_parts_have_the_bits_of_the_tree(
     operators: dict[str, Operator], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -188,6 +188,7 @@ def test_a_value_that_is_not_finite_is_named(value: float, tmp_path: Path) -> No
         Threads(2).run_pass(GramMatrix(reader=reader, single=True), np.eye(5)[:, :2], ignore)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 def test_the_same_bits_in_threads_and_in_processes_and_after_a_kill(sparse: bool, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -280,6 +281,7 @@ def of_python(x: np.ndarray, center: bool) -> np.ndarray:
     return np.array([[entry / len(x) for entry in row] for row in products], np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "counts", "halves of bytes", "far from zero"])
 def test_integers_have_the_same_bits_in_any_order(
@@ -300,6 +302,7 @@ def test_integers_have_the_same_bits_in_any_order(
             assert again.tobytes() == first.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("center", [False, True])
 def test_sparse_integers_have_the_same_bits_in_any_order(
     center: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -403,6 +406,7 @@ def test_what_shifting_in_float32_rounds_is_seen_in_float64(tmp_path: Path) -> N
     assert 1e-10 * scale < np.abs(found[:, :40] - wanted[:, :40]).max() < 1e-6 * scale
 
 
+@pytest.mark.slow
 def test_sparse_integers_that_other_numbers_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The product of what was exact is that of its sums."""
     monkeypatch.setattr(formed, "BATCH_ENTRIES", 100)

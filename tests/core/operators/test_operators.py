@@ -256,6 +256,7 @@ def test_a_rotten_chunk_of_an_ingested_store_is_named(tmp_path: Path) -> None:
         Threads(2).run_pass(Gram(reader=open_source(tmp_path / "d.zarr").reader), np.ones((40, 2)), ignore)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["data", "indices"])
 def test_a_rotten_chunk_of_an_ingested_sparse_store_is_named(tmp_path: Path, name: str) -> None:
     """One number of a chunk is another one, as good as the first: only the checksum tells."""

@@ -77,6 +77,7 @@ def ranges_of(monkeypatch: pytest.MonkeyPatch, tiles: int) -> None:
     monkeypatch.setattr(disk_release, "tiles_held", lambda problem, held, threads=1: tiles)
 
 
+@pytest.mark.slow
 @needs("containers")
 @pytest.mark.parametrize(
     "asked",
@@ -107,6 +108,7 @@ def answers_are_the_same(matrix: Any, store: Path, asked: dict[str, Any]) -> Non
     assert isinstance(there.basis, np.memmap) and there.total_data_passes > here.total_data_passes
 
 
+@pytest.mark.slow
 def test_bits_are_the_same_with_any_memory_and_threads(
     stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +122,7 @@ def test_bits_are_the_same_with_any_memory_and_threads(
     assert len(found) == 1
 
 
+@pytest.mark.slow
 def test_one_range_is_in_memory_at_a_time(stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of them once took 1.16 times the memory that a run was allowed."""
     ranges_of(monkeypatch, 2)
@@ -137,6 +140,7 @@ def test_one_range_is_in_memory_at_a_time(stored: str, tmp_path: Path, monkeypat
     assert len(held) > 3
 
 
+@pytest.mark.slow
 @needs("containers", "planning", "streaming")
 def test_bits_are_the_same_after_a_kill_and_a_full_disk(stored: str, tmp_path: Path) -> None:
     """Kill -9 inside of writes spread over a run: of the start, of either half of a product, and of the QR."""
@@ -156,6 +160,7 @@ def test_disk_that_is_too_small_is_refused(stored: str, tmp_path: Path, monkeypa
         npmdask.top_k(stored, 4, kind="sparse", store=tmp_path / "small", algorithm="power", options=ON_DISK)
 
 
+@pytest.mark.slow
 def test_damaged_blocks_are_found(stored: str, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"algorithm": "power", "options": ON_DISK, "max_steps": 2}
     npmdask.top_k(stored, 4, kind="sparse", store=tmp_path / "run", **asked)
@@ -222,6 +227,7 @@ def test_blocks_in_memory_fill_what_the_limit_leaves(stored: str) -> None:
         assert plan.held == min(room, whole) and plan.predicted_peak == limit - room + plan.held
 
 
+@pytest.mark.slow
 @needs("containers", "planning")
 def test_where_memory_does_not_suffice_blocks_go_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chosen without being asked for, inside of the memory, and said; kept when it is resumed with more memory."""
@@ -239,6 +245,7 @@ def test_where_memory_does_not_suffice_blocks_go_to_disk(tmp_path: Path, monkeyp
     assert again.data_passes == 0 and again.basis.tobytes() == found.basis.tobytes()
 
 
+@pytest.mark.slow
 def test_what_blocks_on_disk_are_not_for(matrix: Any, stored: str, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"algorithm": "power", "options": ON_DISK}
     with pytest.raises(RefusedError, match="is not a sparse matrix"):

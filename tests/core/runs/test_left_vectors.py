@@ -133,6 +133,7 @@ def test_without_the_data_the_sentence_says_so(
     assert (store / "result").is_dir()
 
 
+@pytest.mark.slow
 def test_an_array_in_memory_is_given_again(tmp_path: Path) -> None:
     a, store = planted(300, 20, np.linspace(2, 1, 20))[0], tmp_path / "run"
     first = npmdask.top_k(a, 3, kind="matrix", store=store)

@@ -250,6 +250,7 @@ def test_a_reader_that_is_gone_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> N
         pass
 
 
+@pytest.mark.slow
 def test_quiet_says_nothing_and_verbose_every_step(capsys: Any) -> None:
     a = planted(200, 20, np.geomspace(1, 1e-3, 20))[0]
     npmdask.top_k(a, 2, observer=ProgressBar(quiet=True, verbose=True))
@@ -259,6 +260,7 @@ def test_quiet_says_nothing_and_verbose_every_step(capsys: Any) -> None:
     assert err.startswith("plan: ") and err.count("\nstep ") == found.steps
 
 
+@pytest.mark.slow
 def test_a_call_shows_its_end_and_the_given_observer_still_hears_everything(capsys: Any) -> None:
     class Steps(Observer):
         heard = 0

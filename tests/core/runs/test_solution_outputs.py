@@ -45,6 +45,7 @@ def agree(found: np.ndarray, wanted: np.ndarray, axis: int = 0) -> None:
     np.testing.assert_allclose(found * signs, wanted, rtol=0, atol=1e-7 * np.abs(wanted).max())
 
 
+@pytest.mark.slow
 @needs("containers")
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("held", ["samples", "matrix", "lazy", "stored", "sparse"])
@@ -72,6 +73,7 @@ def test_the_same_numbers_as_scikit_learn(held: str, scale: bool, tmp_path: Path
     np.testing.assert_allclose(solution.mean, plain.mean(axis=0))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @needs("containers")
 def test_what_was_not_centred_is_an_svd(tmp_path: Path) -> None:
     held = counts()
@@ -87,6 +89,7 @@ def test_what_was_not_centred_is_an_svd(tmp_path: Path) -> None:
     np.testing.assert_allclose(samples.singular_values, svd.singular_values_, rtol=1e-9)
 
 
+@pytest.mark.slow
 @needs("containers")
 def test_a_wide_row_is_cut_by_chunks_and_scored_whole(tmp_path: Path) -> None:
     """Chunks of entries that end in the middle of rows, empty rows at both ends."""
@@ -129,6 +132,7 @@ def test_a_solution_needs_no_store() -> None:
     assert sent.to_xarray().identical(solution.to_xarray())
 
 
+@pytest.mark.slow
 @needs("containers", "symmetric")
 def test_what_the_values_are_is_said_of_rows_that_are_not_centred() -> None:
     """Mutants: said of centred rows, or of a matrix that has no rows but columns."""
@@ -169,6 +173,7 @@ NAMED = {
 }
 
 
+@pytest.mark.slow
 @needs("containers", "formats")
 @pytest.mark.parametrize("name", NAMED)
 def test_names_of_rows_and_columns(name: str, tmp_path: Path) -> None:
@@ -195,6 +200,7 @@ def test_names_of_rows_and_columns(name: str, tmp_path: Path) -> None:
     found.to_netcdf(tmp_path / "eof.nc", engine="h5netcdf" if "h5netcdf" in sys.modules else None)
 
 
+@pytest.mark.slow
 @needs("containers", "formats")
 def test_names_change_no_bit(tmp_path: Path) -> None:
     named, bare = (npmdask.top_k(given, 3, center=True) for given in (frame(), rows()))
@@ -204,6 +210,7 @@ def test_names_change_no_bit(tmp_path: Path) -> None:
     assert not (tmp_path / "bare" / "labels").exists()
 
 
+@pytest.mark.slow
 @needs("containers")
 def test_names_that_are_not_text() -> None:
     table = pd.DataFrame(rows()[:, :4], columns=pd.MultiIndex.from_product([["a", "b"], [1, 2]]))

@@ -42,6 +42,7 @@ class Ends(Observer):
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @needs("manage", "report")
 def test_the_corrected_command_is_taken_and_says_so_in_one_line(folder: Path, capsys: Any) -> None:
     command = ["run", "x.zarr", "--kind", "samples", "--algorithm", "power", "--store", "run"]
@@ -58,6 +59,7 @@ def test_the_corrected_command_is_taken_and_says_so_in_one_line(folder: Path, ca
     assert "nothing was committed" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_committed_work_is_kept_and_the_remedy_comes_first(folder: Path) -> None:
     class AfterAStep(Observer):
         def on_step(self, step: Any) -> None:
@@ -99,6 +101,7 @@ def test_a_survey_of_the_columns_is_committed_work(folder: Path) -> None:
         npmdask.top_k("x.zarr", 4, center=True, store="run", **POWER)
 
 
+@pytest.mark.slow
 @needs("manage")
 def test_another_stopping_rule_is_told_how_to_go_on_with_the_steps(folder: Path, capsys: Any) -> None:
     """Also where the new one leaves out what the old one had: the store would answer with less than is asked for."""
@@ -118,6 +121,7 @@ def test_another_stopping_rule_is_told_how_to_go_on_with_the_steps(folder: Path,
     assert "under the new rule" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @needs("formats", "manage", "report")
 @pytest.mark.parametrize(
     ("line", "sentence"),
@@ -138,6 +142,7 @@ def test_what_is_no_run_is_answered_with_what_is_near(finished: Path, line: str,
     assert sentence.format(finished) in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @needs("formats", "manage", "report")
 def test_an_answer_needs_no_data_and_going_on_without_them_says_so(finished: Path, capsys: Any) -> None:
     Path("x.npy").rename("y.npy")
@@ -150,6 +155,7 @@ def test_an_answer_needs_no_data_and_going_on_without_them_says_so(finished: Pat
     assert "The run has its answer, which needs no data: `npmdask report " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @needs("formats", "manage", "report")
 def test_data_that_changed_are_told_with_what_helps(folder: Path, capsys: Any) -> None:
     """A run in the same store is refused; what is there already stays to be had."""
@@ -174,6 +180,7 @@ def test_data_that_changed_are_told_with_what_helps(folder: Path, capsys: Any) -
     assert "npmdask resume" in said and f"(the data were {folder / 'x.npy'}, and are {folder / 'other.npy'})" in said
 
 
+@pytest.mark.slow
 @needs("formats", "manage", "report")
 @pytest.mark.parametrize(
     "refused",

@@ -115,6 +115,7 @@ def test_no_more_components_of_a_protected_run(tables: tuple[str, ...], stored: 
         find_start(store, None)
 
 
+@pytest.mark.slow
 @needs("formats")
 def test_an_unprotected_run_is_deflated_and_begun_with(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", ROWS)

@@ -207,6 +207,7 @@ def of_statistics(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
+@pytest.mark.slow
 def test_one_place_computes_the_statistics_of_columns() -> None:
     """Mutant: ``np.sqrt(m2 / rows)`` in any other module. Their names of before are gone."""
     found = dict[str, list[int]]()

@@ -56,6 +56,7 @@ def test_a_type_finds_who_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert features.of_type("fetchers", ValueError) is None
 
 
+@pytest.mark.slow
 def test_data_of_a_feature_that_is_gone(without: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(0).standard_normal((30, 5))
     np.save(tmp_path / "x.npy", rows)

@@ -144,6 +144,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Toy]]:
     yield there
 
 
+@pytest.mark.slow
 @needs("containers")
 def test_the_answer_has_the_bits_of_the_same_rows_in_a_zarr_array(toy: dict[str, Toy], tmp_path: Path) -> None:
     x = toy["here"].values

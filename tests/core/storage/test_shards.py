@@ -256,6 +256,7 @@ def test_a_few_rows_of_a_shard_cost_their_own_bytes(codec: str, inner: Any, take
         assert spent < index + 64 * row  # one inner chunk, once
 
 
+@pytest.mark.slow
 def test_neighbours_are_read_at_once(taken: Any, low_tiles: None, tmp_path: Path) -> None:
     values = np.random.default_rng(0).standard_normal((640, 32)).astype("f4")
     for codec, inner in (("none", (4, 32)), ("none", (4, 8)), ("zstd", (4, 8))):
@@ -265,6 +266,7 @@ def test_neighbours_are_read_at_once(taken: Any, low_tiles: None, tmp_path: Path
         assert len(taken) == 1 + 10  # the index, once, and a tile of 64 rows each
 
 
+@pytest.mark.slow
 def test_a_shard_takes_a_few_inner_chunks_of_memory(tmp_path: Path) -> None:
     """Of 64 MiB as much as is predicted: a tile, a row of inner chunks, and what is read at once."""
     shape = (16384, 512)
@@ -338,6 +340,7 @@ def test_a_shard_that_changes_is_found(low_tiles: None, tmp_path: Path) -> None:
 # Sparse rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [None, ZstdCodec(), BloscCodec(), GzipCodec()])
 def test_entries_in_shards_are_read_slab_by_slab(codec: Any, taken: Any, tmp_path: Path) -> None:
     matrix = sp.random(300, 40, 0.3, "csr", rng=np.random.default_rng(1), dtype=np.float32)

@@ -107,6 +107,7 @@ def test_the_trace_is_of_the_noise_that_was_added() -> None:
     assert oracle.event() == {"mechanism": "oracle", "private": False}
 
 
+@pytest.mark.slow
 def test_the_driver_runs_any_oracle_out_of_core() -> None:
     """The same iterates as by hand, every step traced once; noise of a wrong shape stops the run with a sentence."""
     a, v = matrix(2)

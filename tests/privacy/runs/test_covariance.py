@@ -238,6 +238,7 @@ def test_a_run_charges_once_and_every_k_and_every_column_is_free(whole: World, m
     assert (npmdask.resume(whole.folder / "run").basis == first.basis).all()
 
 
+@pytest.mark.slow
 def test_the_page_says_which_entries_have_the_noise(whole: World) -> None:
     """Twice: among the facts at its top, and of the release. Mutant: the noise of the diagonal as that of an entry."""
     problem = whole.problem()

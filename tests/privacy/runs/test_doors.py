@@ -172,6 +172,7 @@ def blind(home: World, monkeypatch: pytest.MonkeyPatch) -> World:
     return home
 
 
+@pytest.mark.slow
 def test_a_plan_does_not_look_at_the_data(blind: World, capsys: Any) -> None:
     before = sorted(blind.folder.rglob("*"))
     code, out, err = say(capsys, "plan", "p.toml")

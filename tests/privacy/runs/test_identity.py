@@ -254,6 +254,7 @@ def test_a_forged_chunk_of_a_sparse_matrix_is_found(tmp_path: Path, name: str) -
             open_source(tmp_path / "x.zarr", exact=False).held_to_digests()
 
 
+@pytest.mark.slow
 def test_a_forged_tensor_is_not_copied(tmp_path: Path) -> None:
     world = of_tensor(tmp_path / "world", planted())
     forge(world.data)

@@ -92,6 +92,7 @@ def test_scores_are_of_the_rows_that_are_given(world: World) -> None:
         found.transform(public[:, 1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -110,6 +111,7 @@ def test_what_is_refused_spends_nothing(world: World, asked: dict[str, Any], sai
     assert not world.ledger.status("people").runs
 
 
+@pytest.mark.slow
 def test_rows_in_memory_are_refused(world: World) -> None:
     x = np.load(world.folder / "x.npy")
     for given in (x, x.tolist(), pd.DataFrame(x)):
@@ -132,6 +134,7 @@ check_dict_unchanged check_fit_idempotent check_fit_check_is_fitted check_n_feat
 """
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [PrivatePCA(1, epsilon=1.0, delta=1e-8, row_norm=1.0, neighboring_relation="record_replace", store="run")],
     expected_failed_checks=lambda estimator: dict.fromkeys(OF_ARRAYS.split(), IN_MEMORY),

@@ -102,6 +102,7 @@ class Plain:
         return self.made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("marks", [(), (-7.0, 1e9)])
 @pytest.mark.parametrize("relation", ["record_replace", "record_zero_out", "record_add_remove"])
 def test_neighbours_with_gaps_and_weights_are_no_further_apart_than_the_sensitivity(
@@ -137,6 +138,7 @@ def test_neighbours_with_gaps_and_weights_are_no_further_apart_than_the_sensitiv
     assert nearest > 0.7
 
 
+@pytest.mark.slow
 def test_an_entry_may_be_missing_where_it_may_change_as_far(tmp_path: Path) -> None:
     """From there to missing is as far as the sum of the bound and of what gaps count as."""
     x = np.random.default_rng(0).uniform(-1, 1, (20, 6))
@@ -163,6 +165,7 @@ def test_an_entry_may_be_missing_where_it_may_change_as_far(tmp_path: Path) -> N
     assert max(moved) <= allowed_move
 
 
+@pytest.mark.slow
 def test_marked_values_count_as_missing_ones(store: Path, tmp_path: Path) -> None:
     """The very sums of the store with NaN, of floats and of integers; what is not a mark is a value."""
     marked, whole = np.where(np.isnan(gappy(60)), -99.0, gappy(60)), np.arange(60 * COLUMNS).reshape(60, COLUMNS) % 7

@@ -209,6 +209,7 @@ def test_a_refused_run_leaves_its_store_free(world: World) -> None:
         world.solve("d")
 
 
+@pytest.mark.slow
 def test_a_ledger_is_the_same_by_any_path(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A finished run answers whichever way its ledger is named, and refuses another ledger that exists, too."""
     world.solve("run")
@@ -390,6 +391,7 @@ def test_the_papers_formula_is_refused_where_it_is_unsound(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.slow
 def test_names_that_are_public_are_attached_to_what_is_written_and_not_kept(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

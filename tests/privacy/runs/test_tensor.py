@@ -109,6 +109,7 @@ def test_a_run_goes_on_by_itself_and_from_a_configuration(world: World, capsys: 
     assert "tensor_entry" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_plan_says_what_it_costs_and_looks_at_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any) -> None:
         raise AssertionError("the data were read")

@@ -10,6 +10,7 @@ from tests.core.runs.test_unbegun import POWER, Ends
 from tests.privacy.runs.conftest import World
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")  # of the exact runs
 def test_a_private_run_that_was_charged_is_never_bound_again(world: World) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -23,6 +24,7 @@ def test_a_private_run_that_was_charged_is_never_bound_again(world: World) -> No
     assert len(world.ledger.status("people").runs) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")  # of the exact runs
 def test_a_private_run_does_not_take_a_store_that_others_could_read(world: World) -> None:
     with pytest.raises(KeyboardInterrupt):

@@ -46,6 +46,7 @@ def everything(stream: Any, sizes: list[int]) -> np.ndarray:
 some_sizes = st.lists(st.integers(1, 90), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(given_in=some_sizes, read_in=some_sizes, kill=st.integers(0, 12), fresh=st.booleans())
 def test_every_row_once_from_any_batches_also_after_a_kill(

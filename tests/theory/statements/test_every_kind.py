@@ -229,6 +229,7 @@ def test_a_copy_says_how_far_off_its_entries_are(tmp_path: Path, capsys: pytest.
     assert main(asked) == 0 and "19 of 20" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_commands_say_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On stderr in words, in the JSON by its name."""
     np.save(tmp_path / "x.npy", planted(8, 3.0))
