@@ -94,7 +94,7 @@ soak: env           ## a schedule every 20 s for half an hour, a random kill eve
 	@$(BIN)/python -m infra.soak --minutes $(or $(MINUTES),30)
 
 audit: env          ## attack the private release with many runs, and everything that must be rejected
-	@$(BIN)/python -m pytest tests/audit
+	@$(BIN)/python -m pytest tests/audit -n 2 --dist worksteal
 	@$(BIN)/npmdask audit --runs $(or $(RUNS),20000)
 
 audit-deps: env     ## what is installed is the lock, with hashes; known vulnerabilities where pip-audit is installed and can ask
