@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npmdask.core.numerics.domains import one_of
-from npmdask.core.operators.row_gram import RowGram
 from npmdask.core.storage.chunk_access import scratch, shown
 from npmdask.core.storage.conventions import DecodedArray, impute, position_where, promoted
 from npmdask.core.storage.labels import Axis, Labels, axis_of
@@ -23,6 +23,7 @@ from npmdask.core.storage.readers.dense import DenseReader, ReadStats, Tile
 from npmdask.errors import BadInputError, RefusedError
 
 if TYPE_CHECKING:
+    from npmdask.core.operators.row_gram import RowGram
     from npmdask.core.storage.source import Source
 
 RULES = ("refuse", "drop-columns", "mean", "fill", "em", "pairwise")
@@ -109,9 +110,17 @@ class GapReader(AroundDense):
     @property
     def row_gram(self) -> type[RowGram]:
         """The operator that forms ``A A^T`` of these rows: until it is known what fills gaps, one that finds it."""
+        from npmdask.core.operators.row_gram import RowGram
         from npmdask.missing.row_gram import IncompleteRowGram  # which most runs do not need
 
         return IncompleteRowGram if self.counts_gaps else RowGram
+
+    @cached_property
+    def _gone(self) -> np.ndarray:
+        """Which stored columns are left out."""
+        gone = np.ones(self.inner.shape[1], bool)
+        gone[self.kept] = False
+        return gone
 
     @property
     def counts_gaps(self) -> bool:
@@ -224,13 +233,12 @@ class GapReader(AroundDense):
 
     def _require_empty(self, rows: slice, columns: slice, values: np.ndarray) -> None:
         """Hold the columns that are left out to having no value."""
-        assert self.kept is not None
-        gone = np.setdiff1d(np.arange(columns.start, columns.stop), self.kept)
-        if not len(gone):
+        gone = self._gone[columns]
+        if not gone.any():
             return
-        found = np.argwhere(~np.isnan(values[:, gone - columns.start]))
+        found = np.argwhere(~np.isnan(values) & gone)
         if len(found):
-            row, column = rows.start + int(found[0, 0]), int(gone[found[0, 1]])
+            row, column = rows.start + int(found[0, 0]), columns.start + int(found[0, 1])
             raise BadInputError(
                 f"{self._column(column)} of {shown(self.inner.where)} has no value in the first row but has one in row "
                 f"{row}, and missing = {DROP!r} leaves out only columns without any value. Use missing = {MEAN!r} "
