@@ -27,8 +27,8 @@ from npmdask.core.execution.memory import MemoryPlan
 from npmdask.core.execution.reduction import fed, runs_of
 from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.subspaces import orth, rayleigh_ritz
-from npmdask.core.operators import Operator, RowGram, RowsByRange
-from npmdask.core.operators.row_gram import STRIP_COLUMNS
+from npmdask.core.operators import Operator, RowsByRange
+from npmdask.core.operators.row_gram import STRIP_COLUMNS, RowGram
 from npmdask.core.operators.view import AS_STORED
 from npmdask.core.runs.problem import Problem
 from npmdask.core.storage.block_files import BlockFile

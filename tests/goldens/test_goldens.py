@@ -76,6 +76,7 @@ def expected(name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_every_kind_has_its_goldens() -> None:
     """A kind without fixtures and fixtures without a test are both seen."""
     made = {path.name for path in FIXTURES.iterdir() if not path.name.startswith("source-")}

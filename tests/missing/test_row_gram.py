@@ -18,7 +18,7 @@ from npmdask.errors import BadInputError
 from npmdask.missing.rules import find_gaps
 from tests.conftest import write_zarr
 from tests.core.algorithms.answers import ROUNDING, fault
-from tests.core.algorithms.test_row_gram import KINDS, ROW_GRAM, chosen, stored
+from tests.core.algorithms.test_row_gram import KINDS, ROW_GRAM, chosen, float32_of_few, stored
 
 MARK = -127
 
@@ -73,9 +73,9 @@ def wrong(seed: int) -> str:
     kind, tol = str(rng.choice(["samples", "matrix"])), 10 ** -rng.uniform(3, 10)
     k = int(rng.integers(1, 6)) if rng.random() < 0.7 else n
     asked |= {"kind": kind, "center": True, "tol": tol, "seed": seed, "max_steps": 30}
-    found = npmdask.top_k(
-        stored(np.where(gaps, MARK if whole else np.nan, x).astype(x.dtype), rng), k, **asked, **ROW_GRAM
-    )
+    data = stored(np.where(gaps, MARK if whole else np.nan, x).astype(x.dtype), rng)
+    with float32_of_few(seed):
+        found = npmdask.top_k(data, k, **asked, **ROW_GRAM)
     wide, there, u = x[:, kept].astype(np.longdouble), ~gaps[:, kept], u.astype(np.longdouble)
     count = u @ there
     mean = (u @ np.where(there, wide, 0)) / np.where(count > 0, count, 1)
@@ -95,6 +95,7 @@ def wrong(seed: int) -> str:
     return said and f"{about}: {said}"
 
 
+@pytest.mark.slow
 def test_no_random_problem_is_wrong_and_called_converged() -> None:
     """Of gaps at random, of the large, in blocks, of nearly all; land; limits; weights; marked bytes."""
     found = [said for seed in range(70) if (said := wrong(seed))]
@@ -115,6 +116,7 @@ def incomplete() -> np.ndarray:
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_run_that_is_cut_short_goes_on_with_the_same_bits(
     threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -132,6 +134,7 @@ def test_a_run_that_is_cut_short_goes_on_with_the_same_bits(
     assert again.missing is not None and again.missing.entries == int(np.isnan(incomplete()).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["mean", "drop-columns"])
 @pytest.mark.parametrize("chunks", [(40, 70), (7, 900)])
 def test_two_passes_find_what_many_do(missing: str, chunks: tuple[int, int], tmp_path: Path) -> None:
@@ -150,7 +153,7 @@ def test_two_passes_find_what_many_do(missing: str, chunks: tuple[int, int], tmp
     np.testing.assert_allclose(few.scores(data), many.scores(data), atol=1e-6)
     assert few.missing is not None and many.missing is not None
     assert few.missing.sentence == many.missing.sentence
-    assert few.certificate is not None and few.certificate["ground"] == "random start"
+    assert few.certificate is not None and few.certificate["ground"] in ("always", "random start")
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,8 @@ class GramKrylov(BlockKrylov):
     @classmethod
     def make(cls, question: Question, options: Mapping[str, Any]) -> GramKrylov:
         """For a question; in float32 where the data are, many columns make float64 slow, and tol allows it."""
-        single = question.single and question.d > SINGLE_COLUMNS and question.tol >= SINGLE_TOL
-        return cls(**attributes(question, "target_rank", "iteration_rank", "tol"), single=single)
+        asked = attributes(question, "target_rank", "iteration_rank", "tol")
+        return cls(**asked, single=_in_float32(question, question.d))
 
     @property
     def usual_steps(self) -> int:
@@ -141,6 +141,11 @@ class GramKrylov(BlockKrylov):
         assert isinstance(state, GramState)
         known = replace(super()._ritz_history(state), degree=None, left_out=0.0, upper=state.upper)
         return replace(known, away=state.away) if state.step <= self.pairs_of_formed else known
+
+
+def _in_float32(question: Question, side: int) -> bool:
+    """Say whether a matrix of this side is formed of float32."""
+    return question.single and side > SINGLE_COLUMNS and question.tol >= SINGLE_TOL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +210,7 @@ def are_leading(matrix: np.ndarray, values: np.ndarray, vectors: Block) -> bool:
         return not matrix.any()
     rest = (vectors * values) @ vectors.T
     rest -= matrix
-    np.einsum("ii->i", rest)[:] += max(float(values[-1]), 0.0) + (64 + 4 * d) * np.finfo(np.float64).eps * scale
+    np.einsum("ii->i", rest)[:] += max(float(values[-1]), 0.0) + _rounding_of_pairs(d, scale)
     if d <= SMALL:
         try:
             np.linalg.cholesky(rest)
@@ -215,6 +220,11 @@ def are_leading(matrix: np.ndarray, values: np.ndarray, vectors: Block) -> bool:
     from scipy.linalg.lapack import dpotrf
 
     return bool(dpotrf(rest.T, lower=1, overwrite_a=1, clean=0)[1] == 0)
+
+
+def _rounding_of_pairs(d: int, scale: float) -> float:
+    """What rounding may hide of the eigenvalues that vectors leave to a d x d matrix of this size."""
+    return (64 + 4 * d) * float(np.finfo(np.float64).eps) * scale
 
 
 def _distance(matrix: np.ndarray, probes: Block, image: Block) -> float:
@@ -234,14 +244,16 @@ def _distance(matrix: np.ndarray, probes: Block, image: Block) -> float:
 #     4. ||A A^T - K|| <= e, as Y shows, and lambda_i <= theta_i + e for all
 #        i <= p + 1 (Weyl): A^T A has the same eigenvalues, and zeros         GramKrylov.distance
 #     5. W = A^T U and Z = A W, from one reading                              query, of step 2
-#     6. W = V S H^T (QR and SVD): V the right vectors, U <- U H              _right_vectors
-#     7. With D = (Z H - U S^2) / S: A^T A V - V S^2 = A^T D but for rounding,
-#        so that ||A^T A v_i - s_i^2 v_i|| <= sqrt(lambda_1) ||d_i||          _right_vectors
+#     6. W = V B (QR), Y = Z B^-1 = A V, Y = P T^(1/2) R^T (SVD); V <- V R
+#        and Y <- Y R: V the right vectors, T their Ritz values               _right_vectors
+#     7. With C = U^T Y, D = Y - U C: A^T A V - V T = (W C - V T) + A^T D,
+#        so that ||A^T A v_i - t_i v_i|| <= ||W c_i - t_i v_i||
+#        + sqrt(theta_{q+1} + e) ||d_i||, and what Z and W are rounded by     _right_vectors
 #     8. Where that is above tol: block Krylov from V                         BlockKrylov
 #     Output: the k leading pairs of A^T A
 #
 # What squaring has lost is seen in line 7, where a small s_i is divided by: pairs far below the largest take line 8,
-# which multiplies them by A^T A itself.
+# which multiplies them by A^T A itself. Column j of Z is rounded by at most c eps ||A|| ||w_j||, of W by c eps ||A||.
 
 SYMMETRIC = 0.5 + 1.25**0.5  # E = E^T with (A + E) V = V Theta has at most so many times the norm of A V - V Theta
 
@@ -271,17 +283,18 @@ class RowGramKrylov(GramKrylov):
     @classmethod
     def make(cls, question: Question, options: Mapping[str, Any]) -> RowGramKrylov:
         """For a question about rows."""
-        return cls(**attributes(question, "target_rank", "iteration_rank", "tol", "rows"))
+        asked = attributes(question, "target_rank", "iteration_rank", "tol", "rows")
+        return cls(**asked, single=_in_float32(question, question.rows))
 
     @property
     def usual_steps(self) -> int:
         """Passes that it mostly takes."""
-        return 2
+        return 1 + super().usual_steps
 
     @property
     def first_query(self) -> Query:
         """Query of the first pass, without its block."""
-        return Query(np.zeros((0, 0)), whole="float64", of_rows=True)
+        return super().first_query._replace(of_rows=True)
 
     def init(
         self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
@@ -302,7 +315,17 @@ class RowGramKrylov(GramKrylov):
         assert isinstance(state, RowGramState)
         if state.step == 0:
             return self._left_vectors(state, released)
-        return self._right_vectors(state, released) if state.step == 1 else BlockKrylov.update(self, state, released)
+        if state.step == 1:
+            return self._right_vectors(state, released)
+        return BlockKrylov.update(self, self._with_room(state), released)
+
+    def _with_room(self, state: RowGramState) -> RowGramState:
+        """The state of line 8, which holds more than p vectors."""
+        d, held = state.basis.shape
+        more = ((0, 0), (0, min(self.basis_blocks * self.iteration_rank, d) - held))
+        if not more[1][1]:
+            return state
+        return replace(state, basis=np.pad(state.basis, more), products=np.pad(state.products, more))
 
     def _left_vectors(self, state: RowGramState, released: Block) -> tuple[KrylovState, Info]:
         """Compute the left vectors.
@@ -318,19 +341,33 @@ class RowGramKrylov(GramKrylov):
 
     def _right_vectors(self, state: RowGramState, released: Block) -> tuple[KrylovState, Info]:
         p, m, q = self.iteration_rank, self.rows, state.left.shape[1]
-        right, image = released[:-m].copy(), released[-m:]
+        right, image, left = released[:-m].copy(), released[-m:], state.left
+        lengths, largest = np.linalg.norm(right, axis=0), float(state.upper[0])
         right, turn = tall_qr(right)
-        first, sizes, second = np.linalg.svd(turn)
-        largest, floor = float(state.upper[0]), np.finfo(np.float64).tiny
-        differs = np.linalg.norm(image @ second.T - (state.left @ second.T) * sizes**2, axis=0)
-        differs += rounding_of(len(right), largest)  # of Z, and of W by what it is multiplied with
-        with np.errstate(over="ignore"):
-            norms = np.minimum(np.sqrt(largest) * differs / np.maximum(sizes, floor), largest)
-        block = right @ first
+        steps = np.abs(np.diagonal(turn))
+        weak = np.flatnonzero(steps <= m * np.finfo(np.float64).eps * steps.max())
+        count = int(weak[0]) if len(weak) else q  # others may be in the null space
+        back = np.linalg.inv(turn[:count, :count])
+        seen = image[:, :count] @ back  # A times the orthonormal columns
+        _, roots, turned = np.linalg.svd(seen, full_matrices=False)
+        rotation, seen, theta = turned.T, seen @ turned.T, roots**2
+        inside = left.T @ seen
+        beyond = seen - left @ inside
+        more = left.T @ beyond
+        inside, beyond = inside + more, beyond - left @ more
+        differs = turn @ inside
+        differs[:count] -= rotation * theta
+        following = float(state.upper[-1]) + _rounding_of_pairs(m, largest)
+        rounding = np.sqrt(largest) * lengths[:count] @ np.abs(back) @ np.abs(rotation) + np.abs(inside).sum(axis=0)
+        rounding *= rounding_of(len(right), np.sqrt(largest))
+        bounds = np.linalg.norm(differs, axis=0) + np.sqrt(following) * np.linalg.norm(beyond, axis=0) + rounding
+        norms, values, block = np.full(q, largest), steps**2, right
+        norms[:count], values[:count] = np.minimum(bounds, largest), theta
+        block[:, :count] = right[:, :count] @ rotation
         if q < p:  # the rows have no further direction: what is left is a null space
             rng = generator(0, "completion", state.step)
             block = orth(np.concatenate([block, rng.standard_normal((len(block), p - q))], axis=1), rng)
-        return self._state_of_pairs(state, block, sizes**2, norms)
+        return self._state_of_pairs(state, block, values, norms)
 
     def _state_of_pairs(
         self, state: RowGramState, block: Block, values: np.ndarray, norms: np.ndarray
@@ -342,7 +379,7 @@ class RowGramKrylov(GramKrylov):
         k = self.target_rank
         worse = np.flatnonzero(norms > norms[:k].max())
         count = int(worse[0]) if len(worse) else len(norms)
-        basis, products = np.zeros_like(state.basis), np.zeros_like(state.products)
+        basis, products = np.zeros((2, *block.shape))  # as wide as p: `_with_room` is for the passes that need more
         basis[:, :count], products[:, :count] = block[:, :count], block[:, :count] * values[:count]
         after = replace(
             state,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import psutil
 
 from npmdask.core.execution.reduction import runs_of
-from npmdask.core.operators import GramMatrix, Operator, RowGram
+from npmdask.core.operators import Operator
 from npmdask.core.storage.readers.dense import MIN_TILE_ROWS, DenseReader
 from npmdask.errors import MemoryRefusedError
 
@@ -346,14 +346,12 @@ def _refusal_text(
         remedies.append('or device = "cpu", whose tasks take less')
         moved: Any = operator
         operator = moved.inner
-    formed = isinstance(operator, GramMatrix | RowGram)
+    formed = getattr(operator, "forms", "")
     if (fewer := getattr(operator, "fewer", None)) is not None:
         share = (limit - plan.base - plan.threads * THREAD_BASE) / max(plan.predicted_peak - plan.base, 1)
         remedies += fewer(max(share, 0.0))
     elif formed:
-        of_rows = "rows x rows, and reads no column of chunks at once"
-        side = of_rows if isinstance(operator, RowGram) else "columns x columns"
-        remedies.append(f'or algorithm = "krylov", which forms no matrix of {side}')
+        remedies.append(f'or algorithm = "krylov", which forms no matrix of {formed}')
     rank = 0 if formed or chosen is None else largest_rank(plan, operator, p, state_blocks, base, locked)
     if chosen is not None and (number := (rank - chosen.beside) // chosen.each) > 0:
         # As problem.default_rank chooses p when it is left out: max(k + 10, min(2 k, 64)).

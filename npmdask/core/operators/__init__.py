@@ -12,7 +12,6 @@ from npmdask.core.operators._protocol import Operator, Partial, PrivateOperator
 from npmdask.core.operators.column_moments import ColumnMoments
 from npmdask.core.operators.gram import Gram, LeftProduct
 from npmdask.core.operators.gram_matrix import GramMatrix
-from npmdask.core.operators.row_gram import RowGram, RowProducts
 from npmdask.core.operators.sparse_gram import ColumnsByRange, RowsByRange, SparseGram, TiledGram, columns_of
 from npmdask.core.operators.view import View
 
@@ -33,8 +32,6 @@ __all__ = [
     "Operator",
     "Partial",
     "PrivateOperator",
-    "RowGram",
-    "RowProducts",
     "RowsByRange",
     "SparseGram",
     "TiledGram",

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.core.numerics.subspaces import Block
-from npmdask.core.operators import row_gram
 from npmdask.core.operators._protocol import (
     BlockQuery,
     BySlabs,
@@ -59,7 +58,9 @@ class Gram(BySlabs):
         """The operator that answers ``query``: itself, all of the matrix, or products of rows with rows."""
         if query.of_rows:
             assert query.whole is not None or not self.view.to_centre, "only a pass that forms the matrix finds means"
-            return row_gram.answering(self, whole=query.whole is not None)
+            from npmdask.core.operators import row_gram  # which most runs do not need
+
+            return row_gram.answering(self, query.whole)
         return matrix_answering(self, query) or super().asked(query)
 
     def partial(self, slabs: range, block: Block) -> Partial:

@@ -255,6 +255,7 @@ class GramMatrix(BySlabs):
     view: View = AS_STORED
     single: bool = False
 
+    forms: ClassVar[str] = "columns x columns"
     arithmetic: ClassVar[str] = "integers, full columns and pairs"  # before: all columns of sparse rows by pairs
 
     @property

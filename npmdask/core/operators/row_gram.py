@@ -15,7 +15,7 @@ import numpy as np
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators._protocol import BySlabs, Partial, Sums, own_rows, require_finite
 from npmdask.core.operators.column_moments import OF_COLUMNS
-from npmdask.core.operators.gram_matrix import FINISHING, SIDE, UpperBlocks
+from npmdask.core.operators.gram_matrix import FINISHING, SIDE, SINGLE, UpperBlocks
 from npmdask.core.operators.view import AS_STORED, View
 from npmdask.core.storage.readers.dense import ReadStats, scratch
 
@@ -95,10 +95,8 @@ class _ByColumns(BySlabs):
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block, with p columns."""
-        height, width = self.reader.whole
-        chunk = height * width * self.reader.dtype.itemsize
-        strips = 3 * 8 * max(STRIP_ENTRIES, self.rows * STRIP_COLUMNS[0])
-        return self.reader.column_bytes + max(self.reader.buffer_bytes, 2 * chunk) + strips + 3 * self.rows * p * 8
+        strips = (3 * 8 + 4) * max(STRIP_ENTRIES, self.rows * STRIP_COLUMNS[0])
+        return int(self.reader.column_bytes) + strips + 3 * self.rows * p * 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +107,7 @@ class RowGram(_ByColumns):
     ----------
     reader : one that reads ``by_columns``.
     weight, view : as of :class:`npmdask.core.operators.Gram`.
+    single : multiply strips in float32, and add them up in float64; as of :class:`npmdask.core.operators.GramMatrix`.
 
     Notes
     -----
@@ -117,8 +116,16 @@ class RowGram(_ByColumns):
     columns of a reader that forms it in another way.
     """
 
+    forms: ClassVar[str] = "rows x rows, and reads no column of chunks at once"
     found: ClassVar[tuple[str, ...]] = OF_COLUMNS[:2]
     beside: ClassVar[int] = 0
+
+    single: bool = False
+
+    @property
+    def arithmetic(self) -> str:  # type: ignore[override]  # read alike of a class and of an instance
+        """How strips are multiplied, as parts of a pass must share it."""
+        return "float32" if self.single else ""
 
     @property
     def blocks(self) -> UpperBlocks:
@@ -138,11 +145,19 @@ class RowGram(_ByColumns):
             own = moments[here.start - columns.start : here.stop - columns.start]
             self._centre(strip, here, own, image[:, block.shape[1] :])
             seen = self._weighted(strip, here)
-            self.blocks.add_rows(gram, seen.T)
+            self.blocks.add_rows(gram, self._rounded(seen).T)
             image[:, : block.shape[1]] += seen @ (seen.T @ block)
         sums = {"gram": gram, "image": image, own_rows(slabs): moments}
         self._require_finite(sums)
         return Partial(sums, record)
+
+    def _rounded(self, strip: np.ndarray) -> np.ndarray:
+        """The strip in float32, where that was asked for and loses nothing very small or large."""
+        if not self.single or not SINGLE[0] < float(np.vdot(strip, strip)) < SINGLE[1]:
+            return strip
+        out = scratch(("rounded", strip.shape[1]), strip.shape, np.float32)
+        np.copyto(out, strip, casting="same_kind")
+        return out
 
     def _centre(self, strip: np.ndarray, columns: slice, moments: np.ndarray, beside: np.ndarray) -> None:
         """Centre some columns as the view has them, in place; what is found of them is written to ``moments``."""
@@ -234,7 +249,10 @@ class RowProducts(_ByColumns):
         return 2 * len(runs).bit_length() * self.rows * p * 8 + 4 * self.state_rows * p * 8
 
 
-def answering(operator: Any, *, whole: bool) -> RowGram | RowProducts:
+def answering(operator: Any, whole: str | None) -> RowGram | RowProducts:
     """Return the operator that answers a query for products of rows with rows, in place of ``operator``."""
-    made = getattr(operator.reader, "row_gram", RowGram) if whole else RowProducts
-    return made(reader=operator.reader, weight=operator.weight, view=operator.view)
+    same = {"reader": operator.reader, "weight": operator.weight, "view": operator.view}
+    if whole is None:
+        return RowProducts(**same)
+    made: type[RowGram] = getattr(operator.reader, "row_gram", RowGram)
+    return made(**same, single=np.dtype(whole) == np.float32)

@@ -11,8 +11,9 @@ import zarr
 from npmdask.core.algorithms import Query
 from npmdask.core.execution.executor import Threads
 from npmdask.core.execution.reduction import TreeNode, pack, runs_of, unpack
-from npmdask.core.operators import Gram, RowGram, RowProducts, View
+from npmdask.core.operators import Gram, View
 from npmdask.core.operators import row_gram as passes
+from npmdask.core.operators.row_gram import RowGram, RowProducts
 from npmdask.core.storage.source import open_source
 from tests.core.operators.test_operators import ignore
 
@@ -76,6 +77,26 @@ def test_any_layout(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         for node, part in parts.items():
             assert again[node].sums.keys() == part.sums.keys() and again[node].record == part.record
             assert all(np.array_equal(again[node].sums[name], part.sums[name]) for name in part.sums)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-30, 1e25])
+def test_float32_is_of_the_matrix_alone_and_of_what_it_holds(size: float) -> None:
+    """The product with the block is float64, so that it shows how far off the matrix is. Mutants: a block that is
+    multiplied by the rounded strip; strips that are rounded whatever their size.
+    """
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((40, 3000)) * size).astype(np.float32)
+    z = zarr.create_array({}, shape=x.shape, dtype=x.dtype, chunks=(30, 700))
+    z[...] = x
+    block, exact = np.linalg.qr(rng.standard_normal((40, 3)))[0], x.astype(float) @ x.astype(float).T
+    gram = Gram(reader=open_source(z).reader, weight=1.0)
+    formed: Any = gram.asked(Query(block, whole="float32", of_rows=True))
+    found = formed.apart(Threads(1).run_pass(formed, block, ignore)[0])[0]
+    off = np.abs(found[:, :40] - exact).max() / exact.max()
+    assert (1e-9 < off < 1e-6) if size == 1 else off < 1e-12
+    np.testing.assert_allclose(found[:, 40:], exact @ block, rtol=0, atol=1e-12 * exact.max())
+    whole: Any = gram.asked(Query(block, whole="float64", of_rows=True))
+    assert formed.arithmetic != whole.arithmetic, "or a store would join parts of both"
 
 
 def test_products_take_the_means_that_a_pass_has_found() -> None:

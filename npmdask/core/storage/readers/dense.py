@@ -160,14 +160,23 @@ class DenseReader(InTiles):
         if self.access.by_rows:
             tile = self.tile_rows * self.grid[1] * self.chunks[1] * self.dtype.itemsize
             return tile + shard_bytes(self.access, self.whole, self.dtype, self.grid[1])
-        rows, columns = self.whole
-        beside = 7 if self.access.way == "zarr" else 2 if self.access.folder is not None else 4
-        return rows * columns * (self.grid[1] + beside) * self.dtype.itemsize
+        return self.grid[1] * self._chunk_bytes + self._beside_chunk
+
+    @property
+    def _chunk_bytes(self) -> int:
+        return math.prod(self.whole) * self.dtype.itemsize
+
+    @property
+    def _beside_chunk(self) -> int:
+        """Memory that decoding takes beside what is decoded."""
+        return self._chunk_bytes * (7 if self.access.way == "zarr" else 2 if self.access.folder is not None else 4)
 
     @property
     def column_bytes(self) -> int:
-        """Memory of all rows of a column of chunks, as ``chunk_column`` gives them."""
-        return self.shape[0] * self.whole[1] * self.dtype.itemsize
+        """Memory that ``chunk_column`` takes: all rows of a column of chunks, and a chunk as it is decoded."""
+        rows = self.shape[0] * self.whole[1] * self.dtype.itemsize
+        shard = shard_bytes(self.access, self.whole, self.dtype, 1) if self.access.by_rows else 0
+        return rows + self._chunk_bytes + self._beside_chunk + shard
 
     def read_ahead(self, slabs: range) -> None:
         """Ask for the chunks of ``slabs`` while something else is computed: of the kernel, or of an object store."""
