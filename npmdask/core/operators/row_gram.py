@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npmdask.core.numerics.subspaces import Block
-from npmdask.core.operators._protocol import BySlabs, Partial, Sums, own_rows, require_finite
+from npmdask.core.operators._protocol import FEW_RUNS, SUMS_READ, BySlabs, Partial, Sums, own_rows, require_finite
 from npmdask.core.operators.column_moments import OF_COLUMNS
 from npmdask.core.operators.gram_matrix import FINISHING, SIDE, SINGLE, UpperBlocks
 from npmdask.core.operators.view import AS_STORED, View
@@ -136,6 +136,11 @@ class RowGram(_ByColumns):
     def sum_bytes(self) -> int:
         """Memory of the blocks of the upper triangle."""
         return int(np.prod(self.blocks.shape)) * 8
+
+    @property
+    def run_bytes(self) -> int:
+        """The least that a run reads: many times the sum that it returns, or a share of all."""
+        return max(RUN_BYTES, min(SUMS_READ * self.sum_bytes, self.pass_bytes // FEW_RUNS))
 
     def partial(self, slabs: range, block: Block) -> Partial:
         record, columns = ReadStats(), self.columns_of(slabs)
