@@ -167,6 +167,8 @@ class EOF:
         Numbers that mark missing values, in addition to NaN, such as -9999.
     missing_limit : float, optional
         With "mean": leave out points that lack more than this share of their values, which a pass before counts.
+    algorithm : str, default "auto"
+        As of :func:`npmdask.top_k`; "row-gram" is for few times and many grid points.
     memory : str or int, optional
         Limit for the fit, like "2GiB".
     device : {"cpu", "auto", "cuda"}, default "cpu"
@@ -206,6 +208,7 @@ class EOF:
     missing: str = DROP
     missing_values: Any = None
     missing_limit: float | None = None
+    algorithm: str = "auto"
     memory: str | int | None = None
     device: str = "cpu"
     device_memory: str | int | None = None
@@ -253,6 +256,7 @@ class EOF:
             target_rank=self.n_modes,
             center=True,
             scale=self.standardize,
+            algorithm=self.algorithm,
             seed=self.random_state,
             tol=self.tol,
             aspects=(gaps_of(self), weighted if weighted.arrays() else None),

@@ -58,6 +58,17 @@ def test_the_same_modes_as_eofs_of_a_real_field_with_land(lazy: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("missing", ["drop-columns", "mean"])
+def test_few_times_of_many_points_take_two_passes_where_that_is_asked(missing: str) -> None:
+    """With land and weights. Mutant: the word is not handed on."""
+    few, many = (EOF(3, use_coslat=True, missing=missing, algorithm=name).fit(sst()) for name in ("row-gram", "krylov"))
+    assert few.solution_.total_data_passes == 2 < many.solution_.total_data_passes
+    agree(few.components(), many.components().values, (1, 2))
+    with pytest.raises(BadInputError, match="row-gam.*row-gram"):
+        EOF(3, algorithm="row-gam").fit(sst())
+
+
+@pytest.mark.slow
 def test_standardised_and_weighted_as_two_other_packages_do_it() -> None:
     """A real field, standardised by scikit-learn, then weighted and decomposed by eofs."""
     data = sst().astype("f8")

@@ -124,7 +124,7 @@ class RowGram(_ByColumns):
 
     @property
     def arithmetic(self) -> str:  # type: ignore[override]  # read alike of a class and of an instance
-        """How strips are multiplied, as parts of a pass must share it."""
+        """Return how strips are multiplied, which the parts of a pass must share."""
         return "float32" if self.single else ""
 
     @property
