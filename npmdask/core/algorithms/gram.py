@@ -223,7 +223,7 @@ def are_leading(matrix: np.ndarray, values: np.ndarray, vectors: Block) -> bool:
 
 
 def _rounding_of_pairs(d: int, scale: float) -> float:
-    """What rounding may hide of the eigenvalues that vectors leave to a d x d matrix of this size."""
+    """Bound what rounding may hide of the eigenvalues that vectors leave to a d x d matrix of this size."""
     return (64 + 4 * d) * float(np.finfo(np.float64).eps) * scale
 
 
