@@ -64,7 +64,7 @@ def test_few_times_of_many_points_take_two_passes_where_that_is_asked(missing: s
     few, many = (EOF(3, use_coslat=True, missing=missing, algorithm=name).fit(sst()) for name in ("row-gram", "krylov"))
     assert few.solution_.total_data_passes == 2 < many.solution_.total_data_passes
     agree(few.components(), many.components().values, (1, 2))
-    with pytest.raises(BadInputError, match="row-gam.*row-gram"):
+    with pytest.raises(BadInputError, match=r"row-gam.*row-gram"):
         EOF(3, algorithm="row-gam").fit(sst())
 
 
