@@ -570,13 +570,16 @@ def _product(op: OnDevice, slabs: range, seen: np.ndarray) -> Partial | None:
     view, smallest = of.view if op.sparse else of._of_rows, list[Any]()
     with backend.computing():
         there, product = backend.upload(seen), backend.zeros(seen.shape)
-        shift = None if op.sparse or view.shift is None else backend.upload(view.shift.astype(seen.dtype))
+        wide = np.promote_types(
+            of.reader.dtype, seen.dtype
+        )  # what fills a gap may be a number that float32 does not hold
+        shift = None if op.sparse or view.shift is None else backend.upload(view.shift.astype(wide))
     record, fragments = ReadStats(), list[Fragment]()
     for strip in _resident_or_read(op, slabs, record, fragments):
         with backend.computing():
-            rows = xp.astype(strip.rows(), there.dtype)
+            rows = xp.astype(strip.rows(), there.dtype if shift is None else shift.dtype)
             if shift is not None:
-                rows = rows - shift
+                rows = xp.astype(rows - shift, there.dtype)
             if view.row_weight is not None:
                 rows = rows * backend.upload(np.sqrt(view.row_weight[strip.numbers]).astype(seen.dtype))[:, None]
             few = MOST_ROUNDED if single else max(len(strip), 1)  # of more, rounding grows

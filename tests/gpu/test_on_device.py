@@ -382,3 +382,10 @@ def test_a_pass_goes_on_only_with_sums_of_the_same_device(tmp_path: Path) -> Non
         keeper.commit({TreeNode(0, 0): operator.partial(range(1), block)})
         for where, parts in ((card, 1), ({**card, "library": "2"}, 0), (None, 0)):
             assert len(keeper_of(store, "step 1", operator, block, 0.0, where).parts) == parts
+
+
+def test_what_float32_does_not_hold_is_centred_before_it_is_rounded(device: Device, tmp_path: Path) -> None:
+    """As by the processor: of a gap that is filled with a mean, among float32 rows. Mutant: rows are cast first."""
+    x = rows_of("f8") * 0.01 + 1_573_785.123
+    view = View(shift=x.mean(axis=0).astype(np.float32).astype(np.float64))
+    require_parity(Gram(reader=opened(x, tmp_path), view=view, rounded=True), block_of(20), device, tol=1e-6)

@@ -24,7 +24,7 @@ from npmdask.core.operators._protocol import (
     require_finite,
     tile_bytes,
 )
-from npmdask.core.operators.view import AS_STORED, View
+from npmdask.core.operators.view import AS_STORED, View, subtract
 from npmdask.core.storage.column_statistics import ColumnStatistics
 from npmdask.core.storage.readers.dense import ReadStats, Tile, scratch
 from npmdask.core.storage.readers.sparse import Fragment, cut_numbers, cut_rows, whole_rows
@@ -542,7 +542,7 @@ class DenseRows:
             taken = min(height - self._filled, rows - start)
             part, out = slice(start, start + taken), self._strip[self._filled : self._filled + taken]
             for columns, values in tile:
-                _subtract(values[part], self._shift[columns], out[:, columns])
+                subtract(values[part], self._shift[columns], out[:, columns])
             if weights is not None:
                 roots = self._roots[self._filled : self._filled + taken] = np.sqrt(weights[part])
                 np.multiply(out, roots[:, None], out=out, casting="unsafe")
@@ -632,17 +632,6 @@ def _mean(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     for part in (slice(start, start + PROBE_ROWS) for start in few):
         total += weights[part] @ values[part].astype(np.float64)
     return total / (float(weights.sum()) or 1.0)
-
-
-def _subtract(values: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
-    """``out = values - shift``, rounded once; a ``shift`` for float32 is one that float32 holds."""
-    if out.dtype == np.float32 and not np.can_cast(values.dtype, np.float32):
-        np.subtract(values, shift, out=out, dtype=np.float64, casting="unsafe")
-    elif values.dtype == out.dtype:
-        np.subtract(values, shift.astype(out.dtype), out=out)
-    else:
-        out[:] = values  # converted before: a subtraction that converts takes three times as long
-        out -= shift.astype(out.dtype)
 
 
 def largest_integer(values: np.ndarray, origin: float = 0.0) -> float:

@@ -141,7 +141,7 @@ class View:
         if self.shift is None:
             np.copyto(out, values, casting="unsafe")
         else:
-            np.subtract(values, self.shift[columns], out=out, dtype=dtype, casting="unsafe")
+            subtract(values, self.shift[columns], out)
         if self.row_weight is not None:
             np.multiply(out, self.row_roots[rows, None], out=out, casting="unsafe")
         return out
@@ -172,6 +172,17 @@ class View:
 
 
 AS_STORED = View()
+
+
+def subtract(values: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
+    """``out = values - shift``, rounded once; a ``shift`` for float32 is one that float32 holds."""
+    if out.dtype == np.float32 and not np.can_cast(values.dtype, np.float32):
+        np.subtract(values, shift, out=out, dtype=np.float64, casting="unsafe")
+    elif values.dtype == out.dtype:
+        np.subtract(values, shift.astype(out.dtype), out=out)
+    else:
+        out[:] = values  # converted before: a subtraction that converts takes three times as long
+        out -= shift.astype(out.dtype)
 
 
 def in_units_of_data(basis: Block, columns: np.ndarray | None) -> Block:

@@ -29,6 +29,7 @@ from npmdask.core.storage.safe_open import open_node
 from npmdask.errors import BadInputError, RefusedError
 
 Z_NAME = "left.zarr"
+ROUNDED = 2.0**-28  # of the longest column: what is dropped with a shorter one changes no square by more than rounding
 Pass = Callable[[Operator], tuple[Block, ReadStats]]
 
 
@@ -167,12 +168,19 @@ def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
     norms = np.sqrt(np.maximum(np.diagonal(gram).real, 0.0))
     kept = np.flatnonzero(norms > 4 * k * np.finfo(np.float64).eps * norms.max(initial=0.0))
     values, rotation, turn = np.zeros(k), np.zeros((k, k), gram.dtype), np.eye(k, dtype=gram.dtype)
-    if len(kept):
+    every = kept
+    while len(kept):
         unit = gram[np.ix_(kept, kept)] / np.outer(norms[kept], norms[kept])
         try:
             r = np.linalg.cholesky(unit).conj().T * norms[kept]
-        except np.linalg.LinAlgError:  # columns of Z that depend on each other: all of them are rounding
-            return _dependent_svd(unit, norms, kept)
+        except (
+            np.linalg.LinAlgError
+        ):  # columns of Z that depend on each other: of what are rounding of others, or of all
+            least = kept[np.argmin(norms[kept])]
+            if norms[least] > ROUNDED * norms.max():
+                return _dependent_svd(gram[np.ix_(every, every)] / np.outer(norms[every], norms[every]), norms, every)
+            kept = kept[kept != least]
+            continue
         w, s, qt = np.linalg.svd(r)
         values[: len(kept)] = s
         rotation[np.ix_(kept, np.arange(len(kept)))] = np.linalg.solve(r, w)
@@ -180,6 +188,7 @@ def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
         turn[np.ix_(kept, np.arange(len(kept)))] = qt.conj().T
         lost = np.setdiff1d(np.arange(k), kept)
         turn[lost, np.arange(len(kept), k)] = 1.0
+        break
     return values, rotation, turn
 
 

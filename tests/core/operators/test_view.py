@@ -123,3 +123,11 @@ def test_what_a_view_cannot_be() -> None:
     for weights in (np.array([1.0, -1.0]), np.array([1.0, np.nan])):
         with pytest.raises(BadInputError, match="row_weight must be finite and not negative"):
             View(row_weight=weights)
+
+
+def test_what_float32_does_not_hold_is_centred_before_it_is_rounded() -> None:
+    """A gap that is filled with a mean, among float32 rows. Mutant: the difference is taken in float32."""
+    values = 1_573_785.123 + np.arange(6.0).reshape(2, 3) / 7
+    shift = np.float64(np.float32(1_573_785.1)) * np.ones(3)
+    seen = View(shift=shift).tile(values, slice(0, 2), slice(0, 3), np.float32)
+    np.testing.assert_allclose(seen, values - shift, rtol=1e-6)

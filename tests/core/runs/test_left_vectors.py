@@ -15,7 +15,7 @@ import pytest
 
 import npmdask
 from npmdask.cli.main import main
-from npmdask.core.runs.left_vectors import left_blocks
+from npmdask.core.runs.left_vectors import _small_svd, left_blocks
 from npmdask.core.storage.bundle import read_bundle, write_bundle
 from npmdask.errors import BadInputError, RefusedError
 from tests.conftest import needs, often, planted, same_bytes, write_zarr
@@ -223,3 +223,19 @@ def test_a_power_cut_between_the_chunks_and_the_result_costs_no_chunk(tmp_path: 
     assert ran(source, cut, "never") == 0
     same_bytes(whole, cut)
     assert main(["export", str(cut), str(tmp_path / "o.npz")]) == 0
+
+
+def test_a_column_that_is_rounding_moves_no_other() -> None:
+    """Two columns of 1e-12 nearly in the span of the others, as products with a null space are. Mutant: directions in
+    which unit columns depend on each other are dropped, and the real ones lose their share of these.
+    """
+    rng = np.random.default_rng(0)
+    left, sizes = np.linalg.qr(rng.standard_normal((60, 3)))[0], np.array([98.0, 0.52, 0.09])
+    nearly = left @ [0.6, 0.8, 0.0] + 1e-5 * rng.standard_normal(60)
+    noise = 5e-12 * nearly[:, None] * np.array([1.0, -0.8])
+    z = np.concatenate([left * sizes, noise], axis=1)
+    values, rotation, turn = _small_svd(z.T @ z)
+    np.testing.assert_allclose(values[:3], sizes, rtol=1e-12)
+    assert values[3:].max() < 1e-11
+    np.testing.assert_allclose(np.abs((z @ rotation)[:, :3].T @ left), np.eye(3), atol=1e-9)
+    np.testing.assert_allclose(turn.T @ turn, np.eye(5), atol=1e-14)
