@@ -570,9 +570,7 @@ def _product(op: OnDevice, slabs: range, seen: np.ndarray) -> Partial | None:
     view, smallest = of.view if op.sparse else of._of_rows, list[Any]()
     with backend.computing():
         there, product = backend.upload(seen), backend.zeros(seen.shape)
-        wide = np.promote_types(
-            of.reader.dtype, seen.dtype
-        )  # what fills a gap may be a number that float32 does not hold
+        wide = np.promote_types(of.reader.dtype, seen.dtype)  # float32 may not hold what fills a gap
         shift = None if op.sparse or view.shift is None else backend.upload(view.shift.astype(wide))
     record, fragments = ReadStats(), list[Fragment]()
     for strip in _resident_or_read(op, slabs, record, fragments):

@@ -173,9 +173,7 @@ def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
         unit = gram[np.ix_(kept, kept)] / np.outer(norms[kept], norms[kept])
         try:
             r = np.linalg.cholesky(unit).conj().T * norms[kept]
-        except (
-            np.linalg.LinAlgError
-        ):  # columns of Z that depend on each other: of what are rounding of others, or of all
+        except np.linalg.LinAlgError:  # columns of Z depend on each other: some, or all of them, are rounding
             least = kept[np.argmin(norms[kept])]
             if norms[least] > ROUNDED * norms.max():
                 return _dependent_svd(gram[np.ix_(every, every)] / np.outer(norms[every], norms[every]), norms, every)
