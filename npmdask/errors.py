@@ -252,13 +252,14 @@ MOST_NAMES = 20  # that a sentence lists
 ALSO_CALLED = {"gpu": "cuda", "nvidia": "cuda"}  # words that are spelled like another choice than they mean
 
 
-def closest(word: str, known: list[str]) -> str:
-    """A ready ``did you mean`` tail for an unknown ``word``, or the list of what is known.
+def closest(given: object, known: list[str]) -> str:
+    """A ready ``did you mean`` tail for what was ``given`` in place of a word, or the list of what is known.
 
     Of dotted names the last part alone is compared too: ``tol`` means ``stop.tol``.
     """
     from difflib import get_close_matches
 
+    word = str(given)
     if (meant := ALSO_CALLED.get(word.lower())) in known:
         return f"did you mean {meant!r}?"
     ends = {name.rpartition(".")[2]: name for name in reversed(known) if "." in name}

@@ -256,3 +256,10 @@ def test_a_name_is_given_once_and_a_class_is_whole() -> None:
 def test_an_algorithm_that_nobody_registered_is_refused(data: Path) -> None:
     with pytest.raises(BadInputError, match="unknown algorithm 'heavy-ball'"):
         npmdask.top_k(data, 3, algorithm="heavy-ball")
+
+
+@pytest.mark.parametrize("given", [3, None, ("power",)])
+def test_what_is_no_word_is_no_algorithm(given: Any) -> None:
+    """Mutant: what was given is searched for as a word."""
+    with pytest.raises(BadInputError, match="unknown algorithm "):
+        npmdask.top_k(np.eye(4), 1, algorithm=given)
