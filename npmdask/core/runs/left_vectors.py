@@ -168,26 +168,31 @@ def _small_svd(gram: Block) -> tuple[np.ndarray, Block, Block]:
     norms = np.sqrt(np.maximum(np.diagonal(gram).real, 0.0))
     kept = np.flatnonzero(norms > 4 * k * np.finfo(np.float64).eps * norms.max(initial=0.0))
     values, rotation, turn = np.zeros(k), np.zeros((k, k), gram.dtype), np.eye(k, dtype=gram.dtype)
-    every = kept
-    while len(kept):
+    if len(kept):
+        some, r = _factor(gram, norms, kept)
+        if r is None:
+            return _dependent_svd(gram[np.ix_(kept, kept)] / np.outer(norms[kept], norms[kept]), norms, kept)
+        w, s, qt = np.linalg.svd(r)
+        values[: len(some)] = s
+        rotation[np.ix_(some, np.arange(len(some)))] = np.linalg.solve(r, w)
+        turn = np.zeros((k, k), gram.dtype)
+        turn[np.ix_(some, np.arange(len(some)))] = qt.conj().T
+        lost = np.setdiff1d(np.arange(k), some)
+        turn[lost, np.arange(len(some), k)] = 1.0
+    return values, rotation, turn
+
+
+def _factor(gram: Block, norms: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, Block | None]:
+    """The columns of Z that are more than rounding of others, and R of their QR; None where large ones depend."""
+    while True:
         unit = gram[np.ix_(kept, kept)] / np.outer(norms[kept], norms[kept])
         try:
-            r = np.linalg.cholesky(unit).conj().T * norms[kept]
-        except np.linalg.LinAlgError:  # columns of Z depend on each other: some, or all of them, are rounding
+            return kept, np.linalg.cholesky(unit).conj().T * norms[kept]
+        except np.linalg.LinAlgError:
             least = kept[np.argmin(norms[kept])]
             if norms[least] > ROUNDED * norms.max():
-                return _dependent_svd(gram[np.ix_(every, every)] / np.outer(norms[every], norms[every]), norms, every)
+                return kept, None
             kept = kept[kept != least]
-            continue
-        w, s, qt = np.linalg.svd(r)
-        values[: len(kept)] = s
-        rotation[np.ix_(kept, np.arange(len(kept)))] = np.linalg.solve(r, w)
-        turn = np.zeros((k, k), gram.dtype)
-        turn[np.ix_(kept, np.arange(len(kept)))] = qt.conj().T
-        lost = np.setdiff1d(np.arange(k), kept)
-        turn[lost, np.arange(len(kept), k)] = 1.0
-        break
-    return values, rotation, turn
 
 
 def _dependent_svd(unit: Block, norms: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, Block, Block]:
