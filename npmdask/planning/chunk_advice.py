@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+from npmdask.core.storage.chunk_access import is_computed
 from npmdask.core.storage.readers.dense import DenseReader
 from npmdask.core.storage.readers.sparse import CsrReader
 from npmdask.core.storage.source import Source
@@ -99,7 +100,7 @@ def big_endian(array: Any) -> bool:
 def advise_chunks(source: Source) -> LayoutAdvice:
     """Advise a layout that would make passes over ``source`` faster, and the ingest command for it."""
     reader: Any = source.reader
-    if isinstance(reader, CsrReader) and reader.access["data"].way == "computed":
+    if isinstance(reader, CsrReader) and is_computed(reader):
         return LayoutAdvice(chunk_bytes=reader.nbytes // reader.units, reasons=())
     if isinstance(reader, CsrReader):
         size = reader.chunk * (reader.dtype.itemsize + reader.arrays["indices"].dtype.itemsize)
@@ -111,7 +112,7 @@ def advise_chunks(source: Source) -> LayoutAdvice:
         return LayoutAdvice(chunk_bytes=reader.block_bytes, reasons=())
     reader = getattr(reader, "dense", reader)
     size = reader.chunks[0] * reader.chunks[1] * reader.dtype.itemsize
-    if reader.access.way == "computed":  # there is nothing that could be stored in another way
+    if is_computed(reader):  # there is nothing that could be stored in another way
         return LayoutAdvice(chunk_bytes=size, reasons=())
     held = size * reader.together // reader.chunks[0] if reader.access.shard is not None else size
     rows, columns = choose_chunks(reader.shape[1], reader.dtype.itemsize, source.kind)

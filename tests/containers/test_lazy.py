@@ -134,6 +134,20 @@ def test_every_pass_computes_every_block_once(monkeypatch: pytest.MonkeyPatch) -
     assert sum(times.values()) <= 7 * found.data_passes + 1  # and one as a sample, of which the steps are predicted
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_matrix_that_is_formed_of_computed_rows_takes_one_pass(sparse: bool, tmp_path: Path) -> None:
+    """Those that are read are multiplied in float32, which another pass mends. Mutant: computed ones are so, too."""
+    x = np.random.default_rng(4).gamma(0.1, size=(2000, 600)).astype(np.float32)  # no value stands out
+    blocks = da.from_array(x, chunks=(500, 600))
+    computed = blocks.map_blocks(sp.csr_array) if sparse else blocks
+    asked: dict[str, Any] = {"kind": "samples", "center": True, "algorithm": "gram", "tol": 1e-7}
+    once = npmdask.top_k(computed, 5, **asked)
+    often = npmdask.top_k(write_zarr(tmp_path / "x.zarr", x, (500, 600)), 5, **asked)
+    assert once.converged and once.total_data_passes == 1 < often.total_data_passes
+    np.testing.assert_allclose(once.values, often.values, rtol=1e-9)
+
+
 def test_a_block_in_two_units_is_computed_once_by_the_task_that_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = counted(monkeypatch)
     rows = lazy.graph_rows(graph(rows=(100, 30, 30, 400, 80)), "x")  # units of 400: blocks 0..3, and 3, 4

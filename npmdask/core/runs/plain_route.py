@@ -28,6 +28,7 @@ from npmdask.core.runs.problem import (
 )
 from npmdask.core.runs.session import Session
 from npmdask.core.runs.stopping_rules import low_rank_rule, without_low_rank
+from npmdask.core.storage.chunk_access import is_computed
 from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, closest, first_of, require
 
@@ -110,7 +111,7 @@ class PlainRoute(Route):
             target_rank=k,
             iteration_rank=p,
             tol=tol,
-            single=single,
+            single=single and not is_computed(source.reader),  # a pass that mends it would compute rows again
             rounded=single and alone and source.traits.of_rows and source.reader.layout == "dense",
             noise=request.mechanism != "none",
             random_columns=random,

@@ -171,6 +171,13 @@ class Access:
         return self.decode if isinstance(self.decode, Shard) else None
 
 
+def is_computed(reader: Any) -> bool:
+    """Say whether rows are computed again in each pass, and not read."""
+    access = getattr(reader, "access", None)
+    access = access["data"] if isinstance(access, dict) else access
+    return access is not None and access.way == "computed"
+
+
 def access_of(array: Any) -> Access:
     """Find how to read ``array`` (a ``zarr.Array``, or what shows one in another shape)."""
     store = array.store_path.store

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from npmdask.core.storage.chunk_access import location
+from npmdask.core.storage.chunk_access import is_computed, location
 from npmdask.core.storage.readers import ReadStats
 from npmdask.core.storage.safe_open import require_no_pickle
 from npmdask.errors import BadInputError, NpmdaskError
@@ -584,7 +584,7 @@ def said_of_gaps(reader: Any, position: str) -> str:
     cost to compute.
     """
     units: Any = range(reader.units)
-    if reader.access.way == "computed":
+    if is_computed(reader):
         units = [int(position.split("row ")[1].partition(",")[0]) // reader.chunks[0]]
     entries = rows_with = seen = 0
     columns_with = np.zeros(reader.shape[1], bool)
