@@ -7,6 +7,7 @@ are of what is stored. An infinity is no missing value, and is refused whatever 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npmdask.core.numerics.domains import one_of
-from npmdask.core.storage.chunk_access import scratch, shown
+from npmdask.core.storage.chunk_access import is_computed, scratch, shown
 from npmdask.core.storage.conventions import DecodedArray, impute, position_where, promoted
 from npmdask.core.storage.labels import Axis, Labels, axis_of
 from npmdask.core.storage.readers.around import AroundDense
@@ -167,16 +168,20 @@ class GapReader(AroundDense):
         return self.inner.buffer_bytes + tile * (self.dtype.itemsize * copies + 1)
 
     @property
-    def column_bytes(self) -> int:
-        """Memory of all rows of a column of chunks, as they are stored, with what is made of them and their gaps."""
-        copies = bool(self.marks) + 2 * (self.kept is not None) + (self.rule == MEAN)
-        return self.inner.column_bytes + self.shape[0] * self.inner.whole[1] * (self.dtype.itemsize * copies + 1)
+    def chunk_bytes(self) -> int:
+        """Memory of a chunk, as it is stored, with what is made of it and its gaps."""
+        copies = bool(self.marks) + (self.kept is not None) + (self.rule == MEAN)
+        return self.inner.chunk_bytes + math.prod(self.inner.whole) * (self.dtype.itemsize * copies + 2)
 
-    def chunk_column(self, column: int, record: ReadStats) -> np.ndarray:
-        """All rows of a column of chunks, as :meth:`DenseReader.chunk_column`; NaN where nothing is known to fill."""
-        stored, columns = self._stored.chunk_column(column, record), self.inner.slab_columns(column)
-        values = self._marks_to_nan(columns, stored, "column")
-        return self._filled(slice(0, len(values)), columns, values, "column")[1]
+    def part_columns(self, unit: int, parts: int) -> slice:
+        """The columns of a unit, as they are numbered here."""
+        return self._numbered(self.inner.part_columns(unit, parts))
+
+    def column_chunks(self, unit: int, parts: int, record: ReadStats) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield rows, as :meth:`DenseReader.column_chunks`; NaN where nothing is known to fill gaps."""
+        columns = self.inner.part_columns(unit, parts)
+        for rows, stored in self._stored.column_chunks(unit, parts, record):
+            yield rows, self._filled(rows, columns, self._marks_to_nan(columns, stored, "column"), "column")[1]
 
     def slab_columns(self, column: int) -> slice:
         """The columns of a column of chunks, as they are numbered here."""
@@ -216,7 +221,7 @@ class GapReader(AroundDense):
             if here.stop - here.start != values.shape[1]:
                 width = here.stop - here.start  # in its own dtype: `take` casts nothing
                 out = self._scratch(("kept", slot or columns.start), values, width, values.dtype)
-                np.take(values, self.kept[here] - columns.start, axis=1, out=out)
+                np.take(values, self.kept[here] - columns.start, axis=1, out=out, mode="clip")  # others buffer `out`
                 values = out
         if self.fill is None:
             return here, values
@@ -264,7 +269,7 @@ class GapReader(AroundDense):
 
     def _gaps_of(self, column: int, unit: int) -> tuple[int, int]:
         """Missing entries of a column, and entries looked at: of all rows, where looking costs no computation."""
-        units = [unit] if self.inner.access.way == "computed" else range(self.inner.units)
+        units = [unit] if is_computed(self.inner) else range(self.inner.units)
         count = seen = 0
         for each in units:
             for _, tile in self.inner.tiles(each, ReadStats()):

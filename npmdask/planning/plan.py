@@ -263,7 +263,7 @@ def make_plan(
     values = _eigenvalues(problem, measured, spectrum)
     other = int(problem.needs_moments) + (problem.kind == "matrix")
     free = max(algorithm.iteration_rank, min(measured.free_columns, wide))
-    nbytes = operator.pass_bytes
+    nbytes = operator.pass_bytes * getattr(algorithm, "parts", 1)
 
     def seconds(steps: int | None, p: int) -> float | None:
         return _run_seconds(problem, measured, steps, other, p)
@@ -363,7 +363,8 @@ def _run_seconds(problem: Problem, measured: Throughput, steps: int | None, othe
         nbytes = _operator(problem).pass_bytes
         more = (steps + other - 1) * measured.later(0, fine=True)
         decomposing = DECOMPOSING * getattr(problem.algorithm, "rows", problem.d) ** 3
-        return (measured.formed + more) * nbytes + decomposing
+        again = steps * (getattr(problem.algorithm, "parts", 1) - 1) * measured.reading
+        return (measured.formed + more + again) * nbytes + decomposing
     last = 1 if isinstance(problem.algorithm, BlockKrylov) else 2 + steps // 6
     fine = steps if steps >= problem.rule.max_steps else min(steps, last) + other
     first = measured.late + measured.column * (p - now)

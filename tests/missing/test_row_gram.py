@@ -18,7 +18,7 @@ from npmdask.errors import BadInputError
 from npmdask.missing.rules import find_gaps
 from tests.conftest import write_zarr
 from tests.core.algorithms.answers import ROUNDING, fault
-from tests.core.algorithms.test_row_gram import KINDS, ROW_GRAM, chosen, float32_of_few, stored
+from tests.core.algorithms.test_row_gram import KINDS, ROW_GRAM, chosen, float32_of_few, parts_of, stored
 
 MARK = -127
 
@@ -65,7 +65,7 @@ def wrong(seed: int) -> str:
     if kept.sum() < n or n < 2 or (whole and not (~gaps).any()):
         return ""
     asked: dict[str, Any] = {"missing": "drop-columns" if land else "mean", "missing_limit": limit}
-    asked |= {"missing_values": [MARK]} if whole else {}
+    asked |= ({"missing_values": [MARK]} if whole else {}) | parts_of(seed)
     u = rng.uniform(0, 3, n) * (rng.random(n) < 0.8) + 1e-3 if rng.random() < 0.3 else np.ones(n)
     v = rng.uniform(0, 3, d) if rng.random() < 0.3 else np.ones(d)
     asked |= {} if (u == 1).all() else {"row_weights": u}

@@ -25,7 +25,7 @@ from npmdask.config import load_config, validate_config
 from npmdask.core.execution.executor import Threads
 from npmdask.core.execution.memory import MemoryPlan, plan_memory
 from npmdask.core.operators import Gram, SparseGram
-from npmdask.core.runs import automatic
+from npmdask.core.runs import automatic, forming
 from npmdask.core.runs.automatic import posed
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.problem import Request
@@ -430,19 +430,20 @@ def test_no_run_takes_less_than_no_time() -> None:
 # algorithm = "auto" of large data
 
 
-def _timed(monkeypatch: pytest.MonkeyPatch, forming: float) -> None:
-    """Let small data count as large, and the clock say that to form the matrix takes as long as ``forming`` passes.
+def _timed(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
+    """Let small data count as large, and the clock say that to form the matrix takes as long as ``ratio`` passes.
 
     Chunks, sample and rehearsal are real; of the clock alone no test may depend.
     """
-    for name in ("TIMED", "FEW", "SURE"):
+    monkeypatch.setattr(forming, "TIMED", 0)
+    for name in ("FEW", "SURE"):
         monkeypatch.setattr(automatic, name, 0)
     monkeypatch.setattr(planning, "DECOMPOSING", 0)
 
     def measured(*args: Any, **options: Any) -> Throughput:
         found = measure_throughput(*args, **options)
         rates = dict.fromkeys(("early", "late", "again", "late_again"), 1e-9)
-        return replace(found, **rates, column=1e-13, step_seconds=0.0, formed=forming * 1e-9)
+        return replace(found, **rates, column=1e-13, step_seconds=0.0, formed=ratio * 1e-9)
 
     monkeypatch.setattr(planning, "measure_throughput", measured)
 
@@ -457,12 +458,10 @@ def _chosen(x: np.ndarray, **resources: Any) -> str:
     return str(posed(asked, open_source(x, "samples"), Resources(**resources)).algorithm.name)
 
 
-@pytest.mark.parametrize(
-    "forming, steep, slow", [(1, "gram", "gram"), (9, "krylov", "gram"), (999, "krylov", "krylov")]
-)
-def test_auto_measures_what_is_large(forming: float, steep: str, slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ratio, steep, slow", [(1, "gram", "gram"), (9, "krylov", "gram"), (999, "krylov", "krylov")])
+def test_auto_measures_what_is_large(ratio: float, steep: str, slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks need 5 passes of the steep spectrum and about 20 of the slow one: the sample tells them apart."""
-    _timed(monkeypatch, forming)
+    _timed(monkeypatch, ratio)
     assert (_chosen(_rows(0.5)), _chosen(_rows(0.97))) == (steep, slow)
 
 
@@ -539,7 +538,8 @@ def test_a_plan_shows_every_way_and_why_one_is_taken(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_large_data_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the clock no test may depend: passes as slow as a disk make the small side win, free ones make it lose."""
-    for name in ("TIMED", "MANY_ENTRIES", "SURE"):
+    monkeypatch.setattr(forming, "TIMED", 0)
+    for name in ("MANY_ENTRIES", "SURE"):
         monkeypatch.setattr(automatic, name, 0)
     measured, x = plan.measure_throughput, normal(np.random.default_rng(0), 60, 2000)
     for slow, wanted in ((1.0, "row-gram"), (1e4, "krylov")):

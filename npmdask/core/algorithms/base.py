@@ -33,7 +33,7 @@ class Query(NamedTuple):
     ``rounded``: A times a block of float32 numbers next to ``block``, multiplied in float32 and added up in float64,
     and beside the product what was multiplied: d x 2 p.
     ``of_rows``: of A = B^T B the other one, B B^T (m x m), in place of A: with ``whole`` itself, and its product with
-    the block (m x p); without, B^T @ block (d x p) over B B^T @ block (m x p).
+    the block (m x p); without, B^T @ block (d x p) over B B^T @ block (m x p). So many parts a column of chunks has.
     ``noise``, ``held_out``: of a factor model whose loadings and mean are the block, the sums of a step of EM, without
     so large a share of the entries (:class:`npmdask.missing.factor_sums.FactorExpectations`).
     """
@@ -45,7 +45,7 @@ class Query(NamedTuple):
     scores: bool = False
     whole: str | None = None
     rounded: bool = False
-    of_rows: bool = False
+    of_rows: int | None = None
     noise: float | None = None
     held_out: float | None = None
 

@@ -33,7 +33,7 @@ from npmdask.core.certificates.bounds import rounding_of, tangents
 from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.subspaces import Block, orth, starting_block, tall_qr
 from npmdask.core.numerics.units import attributes
-from npmdask.errors import NpmdaskError
+from npmdask.errors import BadInputError, NpmdaskError, closest
 
 Pairs = Callable[[np.ndarray, int], tuple[np.ndarray, Block]]
 
@@ -272,6 +272,8 @@ class RowGramKrylov(GramKrylov):
     Parameters
     ----------
     rows : m, the side of the matrix that is formed.
+    parts : of a column of chunks, of which one with all its rows is in memory at a time: so many times each pass that
+        multiplies rows with rows reads the data.
     """
 
     name: ClassVar[str] = "row-gram"
@@ -279,12 +281,18 @@ class RowGramKrylov(GramKrylov):
     pairs_of_formed: ClassVar[int] = 2
 
     rows: int
+    parts: int = 1
 
     @classmethod
     def make(cls, question: Question, options: Mapping[str, Any]) -> RowGramKrylov:
-        """For a question about rows."""
+        """For a question about rows, with its option ``parts``."""
+        for name in options.keys() - {"parts"}:
+            raise BadInputError(f"unknown option {name!r} of row-gram: {closest(name, ['parts'])}")
+        parts = options.get("parts", 1)
+        if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
+            raise BadInputError(f"parts = {parts!r} is not a whole number of at least 1: leave it out, memory decides")
         asked = attributes(question, "target_rank", "iteration_rank", "tol", "rows")
-        return cls(**asked, single=_in_float32(question, question.rows))
+        return cls(**asked, single=_in_float32(question, question.rows), parts=parts)
 
     @property
     def usual_steps(self) -> int:
@@ -294,7 +302,7 @@ class RowGramKrylov(GramKrylov):
     @property
     def first_query(self) -> Query:
         """Query of the first pass, without its block."""
-        return super().first_query._replace(of_rows=True)
+        return super().first_query._replace(of_rows=self.parts)
 
     def init(
         self, d: int, *, rng: np.random.Generator, locked: Result | None = None, start: Block | None = None
@@ -308,7 +316,7 @@ class RowGramKrylov(GramKrylov):
         assert isinstance(state, RowGramState)
         if state.step == 0:
             return self.first_query._replace(block=state.left[:, :PROBES])
-        return Query(state.left, of_rows=True) if state.step == 1 else BlockKrylov.query(self, state)
+        return Query(state.left, of_rows=self.parts) if state.step == 1 else BlockKrylov.query(self, state)
 
     def update(self, state: KrylovState, released: Block) -> tuple[KrylovState, Info]:
         """Lines 3 and 4, then 6 and 7; later on lines 2b to 2d of block Krylov."""

@@ -31,6 +31,7 @@ class _ByColumns(BySlabs):
     reader: Any
     weight: float = 1.0
     view: View = AS_STORED
+    parts: int = 1  # of a column of chunks, each read with all rows: so many times every chunk is
 
     @property
     def rows(self) -> int:
@@ -49,7 +50,25 @@ class _ByColumns(BySlabs):
 
     @property
     def units(self) -> int:
-        return int(self.reader.grid[1])
+        return int(self.reader.grid[1]) * self.parts
+
+    @property
+    def _widest(self) -> int:
+        """Columns of a part, at most."""
+        return -(-int(self.reader.chunks[1]) // self.parts)
+
+    @property
+    def _held_bytes(self) -> int:
+        """Memory of all rows of a part."""
+        return self.rows * self._widest * int(self.reader.dtype.itemsize)
+
+    @property
+    def pass_bytes(self) -> int:
+        return super().pass_bytes * self.parts
+
+    @property
+    def pass_chunks(self) -> int:
+        return super().pass_chunks * self.parts
 
     @property
     def run_bytes(self) -> int:
@@ -58,13 +77,13 @@ class _ByColumns(BySlabs):
 
     def read_ahead(self, units: range) -> None:
         """Have the kernel fetch the first of ``units`` meanwhile, where that can be asked for."""
-        for column in units[:1]:
+        for unit in units[:1]:
             for slab in range(self.reader.grid[0]):
-                self.reader.read_chunk_ahead(slab, column)
+                self.reader.read_chunk_ahead(slab, unit // self.parts)
 
     def columns_of(self, units: range) -> slice:
         """The columns that some units hold."""
-        first, last = self.reader.slab_columns(units[0]), self.reader.slab_columns(units[-1])
+        first, last = (self.reader.part_columns(unit, self.parts) for unit in (units[0], units[-1]))
         return slice(first.start, last.stop)
 
     def _strips(self, units: range, record: ReadStats) -> Iterator[tuple[slice, np.ndarray]]:
@@ -73,7 +92,11 @@ class _ByColumns(BySlabs):
         width = min(max(STRIP_ENTRIES // self.rows, few), many)
         for unit in units:
             self.read_ahead(range(unit + 1, min(unit + 2, units.stop)))
-            values, first = self.reader.chunk_column(unit, record), self.reader.slab_columns(unit).start
+            columns = self.reader.part_columns(unit, self.parts)
+            held = scratch("all rows", (self.rows, self._widest), self.reader.dtype)
+            values, first = held[:, : columns.stop - columns.start], columns.start
+            for rows, some in self.reader.column_chunks(unit, self.parts, record):
+                values[rows] = some
             for start in range(0, values.shape[1], width):
                 part = values[:, start : start + width]
                 strip = scratch(("columns", part.shape[1]), part.shape, np.float64)
@@ -96,7 +119,7 @@ class _ByColumns(BySlabs):
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block, with p columns."""
         strips = (3 * 8 + 4) * max(STRIP_ENTRIES, self.rows * STRIP_COLUMNS[0])
-        return int(self.reader.column_bytes) + strips + 3 * self.rows * p * 8
+        return int(self.reader.chunk_bytes) + self._held_bytes + strips + 3 * self.rows * p * 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +130,7 @@ class RowGram(_ByColumns):
     ----------
     reader : one that reads ``by_columns``.
     weight, view : as of :class:`npmdask.core.operators.Gram`.
+    parts : how many a column of chunks is read in, each with all rows.
     single : multiply strips in float32, and add them up in float64; as of :class:`npmdask.core.operators.GramMatrix`.
 
     Notes
@@ -116,11 +140,17 @@ class RowGram(_ByColumns):
     columns of a reader that forms it in another way.
     """
 
-    forms: ClassVar[str] = "rows x rows, and reads no column of chunks at once"
     found: ClassVar[tuple[str, ...]] = OF_COLUMNS[:2]
     beside: ClassVar[int] = 0
 
     single: bool = False
+
+    @property
+    def forms(self) -> str:
+        """Return what block Krylov does not form, where that is what takes the memory."""
+        if self.parts == 1:
+            return "rows x rows, and reads no column of chunks at once"
+        return "rows x rows" if self.sum_bytes > self._held_bytes else ""
 
     @property
     def arithmetic(self) -> str:  # type: ignore[override]  # read alike of a class and of an instance
@@ -224,6 +254,7 @@ class RowProducts(_ByColumns):
     ----------
     reader : one that reads ``by_columns``.
     weight, view : as of :class:`npmdask.core.operators.Gram`.
+    parts : as of :class:`RowGram`.
     """
 
     def partial(self, slabs: range, block: Block) -> Partial:
@@ -254,9 +285,9 @@ class RowProducts(_ByColumns):
         return 2 * len(runs).bit_length() * self.rows * p * 8 + 4 * self.state_rows * p * 8
 
 
-def answering(operator: Any, whole: str | None) -> RowGram | RowProducts:
+def answering(operator: Any, whole: str | None, parts: int) -> RowGram | RowProducts:
     """Return the operator that answers a query for products of rows with rows, in place of ``operator``."""
-    same = {"reader": operator.reader, "weight": operator.weight, "view": operator.view}
+    same = {"reader": operator.reader, "weight": operator.weight, "view": operator.view, "parts": parts}
     if whole is None:
         return RowProducts(**same)
     made: type[RowGram] = getattr(operator.reader, "row_gram", RowGram)

@@ -16,28 +16,22 @@ import psutil
 from npmdask.core import features
 from npmdask.core.algorithms.gram import SINGLE_TOL
 from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.execution.memory import MemoryPlan
 from npmdask.core.runs.build import make_problem, prepared, route_for, route_key, route_of
 from npmdask.core.runs.plain_route import ON_DISK, PLAIN, why_not_on_disk
 from npmdask.core.runs.problem import Earlier, Problem, Request, Start, default_rank
 from npmdask.core.runs.resources import Resources, memory_for, needs_of
-from npmdask.core.storage.paths import is_url
 from npmdask.core.storage.source import Source
 from npmdask.errors import BadInputError, MemoryRefusedError
 
 FORMED = ("gram", "row-gram")  # algorithms that begin with a matrix
-WIDEST = 2048  # columns of a matrix that is formed without a look at the clock
 SURE = 512  # up to so many it is formed sooner than a block of columns is multiplied a few times, on any machine
 TALL = 16  # rows for each column, below which its eigenvectors take longer than the passes that are saved
 MOST_FORMED = 8192  # beyond, the matrix alone is half a gigabyte, and its vectors take minutes
 SPARE = 32 * 2**20  # bytes by which the processes may grow until the plan of the run is made
 FEW = 2**24  # bytes of data, below which forming saves about a second at most
 LARGE = 128 * 2**20  # bytes of data, from which products in float32 save more than their last pass in float64 costs
-TIMED = 2**30  # bytes of data, from which to measure costs a small share of the time that a wrong choice would
-ROWS_A_PASS = 150  # of A A^T, that are formed while a block of columns is multiplied once: measured, as is that
-ROWS_DECOMPOSED = 2  # times rows / columns longer it takes with its eigenvectors
-PASSES = 10  # of block Krylov, where no sample says how many
 MANY_ENTRIES = 2**23  # of few rows with many columns: a pass over fewer takes no time
-MOST_OF_COLUMNS = 512 * 2**20  # bytes of all rows of a column of chunks, of which each task holds one
 
 
 def posed(
@@ -62,7 +56,7 @@ def posed(
         request = choose(request, source, resources, store, start)
     elif request.algorithm == "auto" and start is None:
         request = replace(request, algorithm=_route(request, source, resources, store))
-    request = _with_rank(request, source, resources, store)
+    request = _with_parts(_with_rank(request, source, resources, store), source, resources, store)
     given = request
     if start is None:
         request = with_options(request, source, resources, store)
@@ -87,7 +81,7 @@ def _with_blocks(request: Request, source: Source, resources: Resources, store: 
         return replace(request, algorithm="power", options=ON_DISK) if ours else request
     if resources.memory is None or resources.workers or resources.cluster or resources.device == "cuda":
         return request
-    if request.algorithm in FORMED or _fits_memory(make_problem(source, request), resources):
+    if request.algorithm in FORMED or fits_memory(make_problem(source, request), resources):
         return request
     return replace(request, algorithm="power", options=ON_DISK)
 
@@ -95,32 +89,26 @@ def _with_blocks(request: Request, source: Source, resources: Resources, store: 
 def _route(request: Request, source: Source, resources: Resources, store: str | Path | None) -> str:
     """Choose "gram" or "row-gram" where to form A^T A or A A^T is fastest and the memory suffices; else "auto".
 
-    Most data are decided by what is public of them. What is large and has 512 to 8192 columns (or rows, if these are
-    fewer) is measured: reading, multiplying, forming, and the spectrum of a sample, which says how many passes blocks
-    take. What a store was begun with is kept.
+    Most data are decided by what is public of them. What a store was begun with is kept.
     """
-    name = formed_one(request, source)
+    name, held = formed_one(request, source), held_run(store)
     if name is None:
         return "auto"
-    held = held_run(store)
     if held is not None:
         return str(held["name"]) if held["name"] in FORMED else "auto"
     if not _worth_forming(name, source) or (name == "row-gram" and resources.device == "cuda"):
         return "auto"  # A A^T is formed by the processor
-    rows, columns = source.shape[0], source.dimension
-    rank = None if request.iteration_rank == "auto" else request.iteration_rank
-    formed = make_problem(source, replace(request, algorithm=name, iteration_rank=rank))
-    if not _fits_memory(formed, resources):
-        return "auto"
-    sooner = features.found("choices", "forming") if _worth_timing(source, resources) else None
-    if sooner is not None:
-        asked = replace(request, algorithm="krylov", iteration_rank=rank)
-        blocks = make_problem(source, with_options(asked, source, resources, None))
-        return name if sooner(formed, blocks, resources) and _fits_memory(formed, resources) else "auto"
-    if name == "row-gram":
-        forming = rows / ROWS_A_PASS * (1 + ROWS_DECOMPOSED * rows / columns)
-        return name if forming + 2 <= PASSES else "auto"
-    return "auto" if columns > WIDEST else name
+    from npmdask.core.runs.forming import is_sooner  # which small data do not need
+
+    return name if is_sooner(name, request, source, resources) else "auto"
+
+
+def _with_parts(request: Request, source: Source, resources: Resources, store: str | Path | None) -> Request:
+    if request.algorithm != "row-gram" or request.options is not None or not isinstance(request.target_rank, int):
+        return request
+    from npmdask.core.runs.forming import with_parts  # which most runs do not need
+
+    return with_parts(request, source, resources, held_run(store))
 
 
 def _worth_forming(name: str, source: Source) -> bool:
@@ -129,24 +117,20 @@ def _worth_forming(name: str, source: Source) -> bool:
     if name == "gram":
         tall = 1 if columns <= SURE else TALL  # the vectors of a matrix that small take a hundredth of a second
         return rows >= tall * columns and reader.nbytes >= FEW
-    return rows * columns >= MANY_ENTRIES and rows * reader.whole[1] * reader.dtype.itemsize <= MOST_OF_COLUMNS
+    return rows * columns >= MANY_ENTRIES
 
 
-def _fits_memory(problem: Problem, resources: Resources) -> bool:
+def fits_memory(problem: Problem, resources: Resources) -> bool:
     """Say whether there is memory for it beside what the processes hold, which measuring may have increased."""
+    return planned(problem, resources) is not None
+
+
+def planned(problem: Problem, resources: Resources) -> MemoryPlan | None:
+    """Its memory beside what the processes hold; None where there is not as much."""
     try:
-        memory_for(needs_of(problem), resources, spare=SPARE)
+        return memory_for(needs_of(problem), resources, spare=SPARE)
     except MemoryRefusedError:
-        return False
-    return True
-
-
-def _worth_timing(source: Source, resources: Resources) -> bool:
-    """Say whether this process can measure what a run will do, in a small share of the time that the run takes."""
-    if min(source.shape[0], source.dimension) <= SURE:
-        return False
-    here = resources.cluster is None and not is_url(source.path)
-    return here and source.reader.nbytes >= TIMED and source.reader.layout in ("dense", "csr")
+        return None
 
 
 def formed_one(request: Request, source: Source) -> str | None:
@@ -229,13 +213,8 @@ def _can_keep_blocks(problem: Problem, resources: Resources) -> bool:
     )
     if more.state_blocks * problem.d * p * 8 > BLOCK_BYTES or work < BLOCK_SHARE * problem.d * BLOCKS**2 * p:
         return False
-    try:
-        few, many = (
-            memory_for(needs_of(each), resources, spare=SPARE) for each in (problem, replace(problem, algorithm=more))
-        )
-    except MemoryRefusedError:
-        return False
-    return many.threads == few.threads
+    few, many = (planned(each, resources) for each in (problem, replace(problem, algorithm=more)))
+    return few is not None and many is not None and many.threads == few.threads
 
 
 def held_run(store: str | Path | None) -> dict[str, Any] | None:

@@ -120,7 +120,7 @@ def _require_valid(request: Request, source: Source, route: Route) -> None:
         if request.algorithm in features.keys("stream_algorithms"):
             known = f"it is for rows that are read once: use npmdask.stream_pca(..., algorithm={request.algorithm!r})"
         raise BadInputError(f"unknown algorithm {request.algorithm!r}: {known}")
-    without = request.algorithm in ("auto", "gram", "row-gram") or (method is not None and not method.takes_options)
+    without = request.algorithm in ("auto", "gram") or (method is not None and not method.takes_options)
     own = route.algorithms or features.owner_of("routes", source.kind)  # with options of its own
     if request.options is not None and without and not own:
         others = [name for name in features.keys("algorithms") if features.found("algorithms", name).takes_options]

@@ -415,12 +415,18 @@ class Problem:
             plain: Any = later  # SparseGram
             return [TiledGram(reader=plain.reader, weight=plain.weight, view=plain.view)]
         if isinstance(self.algorithm, RowGramKrylov):
-            queries = (self.algorithm.first_query, Query(np.zeros((0, 0)), of_rows=True))
+            queries = (self.algorithm.first_query, Query(np.zeros((0, 0)), of_rows=self.algorithm.parts))
             return [*(first.asked(query) for query in queries), later]
         if isinstance(self.algorithm, GramKrylov):
             return [first.asked(self.algorithm.first_query), later]
         alternates = getattr(self.algorithm, "alternates", False)
         return [first, later.asked(Query(block=np.zeros((0, 0)), transposed=alternates))]
+
+    @property
+    def ends_formed(self) -> bool:
+        """Say whether the run ends with the pairs of ``A A^T``, and never multiplies by ``A^T A``."""
+        mine: Any = self.algorithm
+        return isinstance(mine, RowGramKrylov) and self.rule.max_steps <= mine.pairs_of_formed
 
     @property
     def needs_moments(self) -> bool:

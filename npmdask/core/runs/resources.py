@@ -81,6 +81,7 @@ def asked_resources(
 
 # What memory a run needs of them, and on what device its sums are formed.
 
+FORMED_BLOCKS = 10  # of right vectors that were found through A A^T: the state, old and new, and what they are made of
 CLOSING = 8  # blocks that making complex pairs of real ones takes, after each step
 
 
@@ -99,12 +100,12 @@ class Need(NamedTuple):
 
 def needs_of(problem: Problem) -> list[Need]:
     """List the memory that a run of ``problem`` needs, for each operator that it may use."""
-    blocks = problem.algorithm.state_blocks + (problem.start is not None)
+    blocks = FORMED_BLOCKS if problem.ends_formed else problem.algorithm.state_blocks + (problem.start is not None)
     blocks += CLOSING if problem.source.parts == 2 else 0
     locked = problem.locked.result.vectors.shape[1] if problem.locked else 0
+    asked = problem.sides()[: -1 if problem.ends_formed and not problem.traits.left else None]
     return [
-        Need(operator, problem.algorithm.iteration_rank, blocks, locked, _chosen_option(problem))
-        for operator in problem.sides()
+        Need(operator, problem.algorithm.iteration_rank, blocks, locked, _chosen_option(problem)) for operator in asked
     ]
 
 

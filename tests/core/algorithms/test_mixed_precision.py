@@ -14,7 +14,7 @@ from npmdask.core.algorithms import krylov
 from npmdask.core.certificates.bounds import Certificate, Evidence, certify, rounding_of
 from npmdask.core.execution.memory import tree_rss
 from npmdask.core.operators import Gram, View
-from npmdask.core.runs import automatic, results
+from npmdask.core.runs import forming, results
 from npmdask.core.runs.automatic import posed
 from npmdask.core.runs.problem import Request
 from npmdask.core.runs.resources import Resources
@@ -270,7 +270,7 @@ def test_more_blocks_where_they_cost_nothing() -> None:
 @pytest.mark.slow
 def test_float32_where_passes_are_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32, dense, large, and no larger than what the machine keeps in memory."""
-    monkeypatch.setattr(automatic, "TIMED", np.inf)  # there are no rows that could be read
+    monkeypatch.setattr(forming, "TIMED", np.inf)  # there are no rows that could be read
     assert "precision" in chosen((20_000, 3000)) and "precision" in chosen((20_000, 3000), algorithm="krylov")
     for other in ({"dtype": "f8"}, {"tol": 1e-8}, {"low_rank_tol": 0.1}, {"target_rank": 0.9}):
         assert "precision" not in chosen((20_000, 3000), **other), other

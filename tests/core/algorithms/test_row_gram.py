@@ -15,9 +15,10 @@ import zarr
 
 import npmdask
 from npmdask.core.algorithms import RowGramKrylov, gram
+from npmdask.core.execution.memory import tree_rss
 from npmdask.core.runs.automatic import posed
-from npmdask.core.runs.problem import Request
-from npmdask.core.runs.resources import Resources
+from npmdask.core.runs.problem import Problem, Request
+from npmdask.core.runs.resources import Resources, memory_for, needs_of
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from tests.conftest import needs
@@ -76,6 +77,12 @@ def stored(x: np.ndarray, rng: np.random.Generator) -> Any:
     return z
 
 
+def parts_of(seed: int) -> dict[str, Any]:
+    """Columns of chunks whole, or in up to eight parts, of some of which nothing is left."""
+    parts = seed % 9
+    return {"options": {"parts": parts}} if parts else {}
+
+
 @contextmanager
 def float32_of_few(seed: int) -> Iterator[None]:
     """Half of the problems form a matrix of float32 as large ones do, where data and tolerance allow it."""
@@ -95,7 +102,14 @@ def wrong(seed: int, *, weighted: bool = False) -> str:
     x, kind = x.astype(dtype), str(rng.choice(["samples", "matrix"]))
     center, tol = bool(rng.random() < 0.6), 10 ** -rng.uniform(3, 10)
     k = int(rng.integers(1, 6)) if rng.random() < 0.7 else int(rng.integers(max(1, n - 3), n + 1))
-    asked: dict[str, Any] = {"kind": kind, "center": center, "tol": tol, "seed": seed, "max_steps": 30}
+    asked: dict[str, Any] = {
+        "kind": kind,
+        "center": center,
+        "tol": tol,
+        "seed": seed,
+        "max_steps": 30,
+        **parts_of(seed),
+    }
     u = rng.uniform(0, 3, n) * (rng.random(n) < 0.8) + 1e-3 if rng.random() < 0.3 else None
     if weighted and u is None:
         return ""
@@ -241,6 +255,46 @@ def test_chunks_are_held_to_their_checksums(tmp_path: Path, monkeypatch: pytest.
         npmdask.top_k(tmp_path / "x.zarr", 3, kind="samples", **ROW_GRAM)
 
 
+def test_a_column_of_chunks_is_cut_as_memory_has_room_and_two_passes_are_made_where_a_third_has_none() -> None:
+    shape, chunks = (400, 700_000), (1, 700_000)  # 267 MiB; of float64 5 MiB a vector
+    found = []
+    for mib in (8000, 900, 520, 470):
+        problem: Any = problem_of(shape, chunks, tree_rss() + mib * 2**20, algorithm="row-gram")
+        found.append((problem.algorithm.parts, problem.rule.max_steps, problem.algorithm.iteration_rank))
+    assert found[0] == (2, 200, 13), "a part for each thread"
+    assert [steps for _, steps, _ in found] == [200, 2, 2, 2] and {p for _, _, p in found[1:]} == {5}
+    assert 2 <= found[1][0] < found[2][0] < found[3][0]
+    with pytest.raises(MemoryRefusedError):
+        memory_for(
+            needs_of(problem_of(shape, chunks, tree_rss() + 2**27, algorithm="row-gram")), Resources(memory=2**27)
+        )
+
+
+@pytest.mark.slow
+def test_parts_are_read_in_turn_and_kept_by_a_run(tmp_path: Path) -> None:
+    """Each reads all chunks. Mutant: the parts of a run follow memory again when it goes on."""
+    z = zarr.create_array(tmp_path / "x.zarr", shape=(40, 900), dtype="f8", chunks=(16, 900))
+    z[...] = normal(np.random.default_rng(2), 40, 900) + 7
+    asked: dict[str, Any] = {"kind": "samples", "center": True, **ROW_GRAM}
+    whole, cut = (
+        npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / str(parts), options=parts and {"parts": parts}, **asked)
+        for parts in (None, 7)
+    )
+    assert np.allclose(cut.values, whole.values, rtol=1e-13) and cut.converged
+    assert cut.bytes_read == 7 * whole.bytes_read == 7 * 2 * 40 * 900 * 8
+    assert cut.total_data_passes == 2
+    again = npmdask.top_k(tmp_path / "x.zarr", 3, store=tmp_path / "7", **asked)
+    assert again.basis.tobytes() == cut.basis.tobytes() and again.steps == cut.steps
+    more = npmdask.resume(tmp_path / "7", tol=1e-15, max_steps=4)
+    assert more.steps > 2 and np.allclose(more.values, whole.values, rtol=1e-13)
+
+
+@pytest.mark.parametrize("options", [{"parts": 0}, {"parts": True}, {"part": 2}])
+def test_parts_are_a_whole_number(options: dict[str, Any]) -> None:
+    with pytest.raises(BadInputError, match=r"leave it out|unknown option 'part' of row-gram: .*parts"):
+        npmdask.top_k(np.eye(9), 2, kind="samples", options=options, **ROW_GRAM)
+
+
 @needs("containers")
 @pytest.mark.parametrize(
     "data, asked, error, said",
@@ -265,23 +319,34 @@ def test_a_value_that_is_none_is_named() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
-    wide = zarr.create_array({}, shape=(3000, 400_000), chunks=(1000, 400_000), dtype="f4")
+    wide = zarr.create_array({}, shape=(8000, 40_000), chunks=(1000, 2000), dtype="f4")
     with pytest.raises(MemoryRefusedError, match='or algorithm = "krylov", which forms no matrix of rows x rows'):
         npmdask.top_k(wide, 3, kind="samples", algorithm="row-gram", memory="2GiB")
 
 
-def chosen(shape: tuple[int, int], chunks: tuple[int, int] | None = None, **request: Any) -> str:
-    """What ``auto`` takes for data of this shape, of which nothing is read."""
+def problem_of(
+    shape: tuple[int, int], chunks: tuple[int, int] | None = None, memory: int | None = None, **request: Any
+) -> Problem:
+    """What is asked of data of this shape, of which nothing is read."""
     array = zarr.create_array({}, shape=shape, dtype="i1", chunks=chunks or (shape[0], 2000))
     asked = Request(**{"target_rank": 3, **request})
-    return str(posed(asked, open_source(array, "samples"), Resources()).algorithm.name)
+    return posed(asked, open_source(array, "samples"), Resources(memory=memory, threads=2))
+
+
+def chosen(*data: Any, **request: Any) -> str:
+    """What ``auto`` takes."""
+    return str(problem_of(*data, **request).algorithm.name)
 
 
 def test_auto_forms_the_small_side_where_that_is_the_fastest_way() -> None:
     assert chosen((400, 40_000)) == chosen((1000, 40_000)) == "row-gram"
     assert chosen((400, 10_000)) == "krylov", "a pass takes no time"
     assert chosen((1400, 40_000)) == chosen((1000, 9_000)) == "krylov", "nine passes are made meanwhile"
-    assert chosen((600, 1_000_000), (600, 1_000_000)) == "krylov", "600 MB of each column of chunks at once"
+    assert chosen((600, 1_000_000), (600, 1_000_000)) == "row-gram", "in parts"
+    assert chosen((600, 9_000_000), (1, 9_000_000), memory=tree_rss() + 2**34) == "row-gram"
+    assert chosen((600, 9_000_000), (1, 9_000_000), memory=tree_rss() + 5 * 2**30) == "row-gram", "others have no room"
+    assert chosen((1190, 300_000)) == "row-gram"
+    assert chosen((1190, 300_000), (1, 300_000)) == "krylov", "every chunk is read twice a pass"
     assert chosen((400, 40_000), mechanism="gaussian", stddev=1.0) == "power"
     assert chosen((400, 40_000), target_rank=0.9) == "krylov"
 

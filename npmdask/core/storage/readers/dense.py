@@ -59,7 +59,7 @@ class InTiles:
     tiles: Any
     bad_value: Any
 
-    by_columns: ClassVar[bool] = False  # whether all rows of a column of chunks are read at once: ``chunk_column``
+    by_columns: ClassVar[bool] = False  # whether all rows of a column of chunks are read at once: ``column_chunks``
 
     def held_to(self, digests: Any) -> Self:
         """The same reader, every chunk compared with its SHA-256 as it is read."""
@@ -172,11 +172,10 @@ class DenseReader(InTiles):
         return self._chunk_bytes * (7 if self.access.way == "zarr" else 2 if self.access.folder is not None else 4)
 
     @property
-    def column_bytes(self) -> int:
-        """Memory that ``chunk_column`` takes: all rows of a column of chunks, and a chunk as it is decoded."""
-        rows = self.shape[0] * self.whole[1] * self.dtype.itemsize
+    def chunk_bytes(self) -> int:
+        """Memory that ``column_chunks`` takes."""
         shard = shard_bytes(self.access, self.whole, self.dtype, 1) if self.access.by_rows else 0
-        return rows + self._chunk_bytes + self._beside_chunk + shard
+        return self._chunk_bytes + self._beside_chunk + shard
 
     def read_ahead(self, slabs: range) -> None:
         """Ask for the chunks of ``slabs`` while something else is computed: of the kernel, or of an object store."""
@@ -332,15 +331,21 @@ class DenseReader(InTiles):
                 read_chunk(self.array, self.access, name, whole)
         return whole[: rows.stop - rows.start, : columns.stop - columns.start]
 
-    def chunk_column(self, column: int, record: ReadStats) -> np.ndarray:
-        """All rows of a column of chunks, in memory that the next one reuses; each chunk is checked."""
+    def part_columns(self, unit: int, parts: int) -> slice:
+        """The columns of a unit, where each column of chunks is cut into so many parts."""
+        column, part = divmod(unit, parts)
         columns = self.slab_columns(column)
-        values = scratch("chunk column", (self.shape[0], self.chunks[1]), self.dtype)[:, : columns.stop - columns.start]
+        first, last = ((columns.stop - columns.start) * edge // parts for edge in (part, part + 1))
+        return slice(columns.start + first, columns.start + last)
+
+    def column_chunks(self, unit: int, parts: int, record: ReadStats) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield rows and their ``part_columns``, in memory that the next ones reuse; chunks are checked whole."""
+        column, columns = unit // parts, self.part_columns(unit, parts)
+        first = self.slab_columns(column).start
         for slab in range(self.grid[0]):
             block = self.decode(slab, column)
             self.verify(slab, column, block, record)
-            values[self.slab_rows(slab)] = block
-        return values
+            yield self.slab_rows(slab), block[:, columns.start - first : columns.stop - first]
 
     def chunk_name(self, slab: int, column: int) -> str:
         return str(self.array.metadata.encode_chunk_key((slab, column)))

@@ -1,0 +1,101 @@
+"""Choose between block Krylov and a matrix that is formed; of A A^T, in how many parts columns of chunks are read.
+
+What is large and has 512 to 8192 columns (or rows, if these are fewer) is measured: reading, multiplying, forming, and
+the spectrum of a sample, which says how many passes blocks take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import psutil
+
+from npmdask.core import features
+from npmdask.core.execution.memory import usable_cores
+from npmdask.core.runs import automatic
+from npmdask.core.runs.automatic import LARGE, fits_memory, planned, with_options
+from npmdask.core.runs.build import make_problem
+from npmdask.core.runs.problem import Request
+from npmdask.core.runs.resources import Resources
+from npmdask.core.storage.paths import is_url
+from npmdask.core.storage.source import Source
+
+AVAILABLE = 4  # a share of what is free that tasks may hold of columns of chunks where no limit is set
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # of a column of chunks, that may be tried
+FORMED_AS = 3  # readings that forming and multiplying take as long as
+SHORT = 4  # times as long is better than to have no third pass
+
+WIDEST = 2048  # columns of a matrix that is formed without a look at the clock
+TIMED = 2**30  # bytes of data, from which to measure costs a small share of the time that a wrong choice would
+ROWS_A_PASS = 150  # of A A^T, that are formed while a block of columns is multiplied once: measured, as is that
+ROWS_DECOMPOSED = 2  # times rows / columns longer it takes with its eigenvectors
+PASSES = 10  # of block Krylov, where no sample says how many
+READING = 0.4  # of a pass of block Krylov that reading alone takes
+
+
+def is_sooner(name: str, request: Request, source: Source, resources: Resources) -> bool:
+    """Say whether the algorithm that forms a matrix takes less time than block Krylov, and has room."""
+    rows, columns = source.shape[0], source.dimension
+    request = replace(request, iteration_rank=None if request.iteration_rank == "auto" else request.iteration_rank)
+    asked = replace(request, algorithm=name)
+    asked = with_parts(asked, source, resources, None) if name == "row-gram" else asked
+    formed = make_problem(source, asked)
+    other = with_options(replace(request, algorithm="krylov"), source, resources, None)
+    blocks = make_problem(source, other)
+    if formed.ends_formed and not fits_memory(blocks, resources):
+        return True  # in the least memory of all, of which a refusal tells where that is too much
+    if not fits_memory(formed, resources):
+        return False
+    sooner = features.found("choices", "forming") if _worth_timing(source, resources) else None
+    if sooner is not None:
+        return bool(sooner(formed, blocks, resources)) and fits_memory(formed, resources)
+    if name == "gram":
+        return columns <= WIDEST
+    passes = rows / ROWS_A_PASS * (1 + ROWS_DECOMPOSED * rows / columns)
+    return passes + 2 + 2 * READING * ((asked.options or {"parts": 1})["parts"] - 1) <= PASSES
+
+
+def _worth_timing(source: Source, resources: Resources) -> bool:
+    """Say whether this process can measure what a run will do, in a small share of the time that the run takes."""
+    if min(source.shape[0], source.dimension) <= automatic.SURE:
+        return False
+    here = resources.cluster is None and not is_url(source.path)
+    return here and source.reader.nbytes >= TIMED and source.reader.layout in ("dense", "csr")
+
+
+def with_parts(request: Request, source: Source, resources: Resources, held: Mapping[str, Any] | None) -> Request:
+    """Let "row-gram" read a column of chunks in as few parts as memory has room for.
+
+    Each part of it is read with all rows, so that every chunk is read once for each part. Where a third pass, of block
+    Krylov, has no room, two are made, of few more vectors than are asked for. What a
+    store was begun with, ``held``, is kept.
+    """
+    k, least = int(request.target_rank), min(source.shape[0], source.dimension)
+    short = replace(request, iteration_rank=request.iteration_rank or min(k + 2, least), max_steps=2)
+    if held is not None:
+        begun = {"iteration_rank": held["iteration_rank"], "options": held.get("options")}
+        tried = [replace(each, **begun) for each in (request, short)] if held["name"] == "row-gram" else [request]
+        return next((each for each in tried if planned(make_problem(source, each), resources)), request)
+    first, second = (_in_parts(each, source, resources) for each in (request, short))
+    if first[0] == second[0] == math.inf:
+        return replace(short, options={"parts": PARTS[-1]})
+    return min(first, (second[0] * SHORT, *second[1:]), key=lambda each: each[0])[1]
+
+
+def _in_parts(request: Request, source: Source, resources: Resources) -> tuple[float, Request]:
+    """The same in as many parts as take the least time, of those that have room; and that time, inf where none has."""
+    reader, threads = source.reader, resources.threads or usable_cores()
+    some = threads * max(1, resources.workers) if reader.nbytes >= LARGE else 1  # tasks that are to run at once
+    room = psutil.virtual_memory().available // AVAILABLE if resources.memory is None else resources.memory
+    column, best = source.shape[0] * reader.chunks[1] * reader.dtype.itemsize, (math.inf, request)
+    for parts in PARTS:
+        asked = replace(request, options={"parts": parts} if parts > 1 else None)
+        at_once = min(some, reader.grid[1] * parts)
+        if column * at_once > room * parts or (plan := planned(make_problem(source, asked), resources)) is None:
+            continue
+        taken = (FORMED_AS + parts) / min(at_once, plan.threads * max(1, resources.workers))
+        best = min(best, (taken, asked), key=lambda each: each[0])
+    return best
