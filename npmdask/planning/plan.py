@@ -373,7 +373,7 @@ def _run_seconds(problem: Problem, measured: Throughput, steps: int | None, othe
     return max(0.0, passes) * _operator(problem).pass_bytes + steps * measured.step_seconds * p / now
 
 
-DECOMPOSING = 6e-11  # seconds of d^3: of the leading vectors of the matrix, measured at d = 1024 to 4096
+DECOMPOSING = 6e-11  # seconds of d^3: of the leading vectors of the matrix, at most, measured at d = 1024 to 4096
 TIMING = 0.5  # seconds that it may take to measure which is sooner
 
 
