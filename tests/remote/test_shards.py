@@ -125,7 +125,14 @@ def test_tiles_of_a_shard_are_what_zarr_reads(
                 np.testing.assert_array_equal(collected(reader, height), values)
     for column in range(reader.grid[1]):
         wanted = values[:, column * shard[1] : (column + 1) * shard[1]]
-        np.testing.assert_array_equal(reader.chunk_column(column, ReadStats()), wanted)
+        for parts in (1, 3):
+            cut = [
+                np.concatenate(
+                    [some.copy() for _, some in reader.column_chunks(parts * column + i, parts, ReadStats())]
+                )
+                for i in range(parts)
+            ]
+            np.testing.assert_array_equal(np.concatenate(cut, axis=1), wanted)
 
 
 @pytest.mark.parametrize("gap", [0, 13, chunk_access.GAP_BYTES + 1])

@@ -20,7 +20,7 @@ PRODUCTS = 4  # columns for each product that it may take: about half of LAPACK'
 def large_pairs(matrix: np.ndarray, count: int) -> Iterator[tuple[np.ndarray, Block]]:
     """Yield so many eigenvalues, the largest first, and their vectors: ARPACK's, then LAPACK's where these will not do.
 
-    A value that comes several times may be missed by ARPACK: whoever takes its pairs checks that they lead.
+    A value that comes several times may be missed by ARPACK, so that a caller checks that the pairs lead.
     """
     d = len(matrix)
     if d >= LEAST and FEW * count <= d:
