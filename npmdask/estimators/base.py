@@ -102,6 +102,20 @@ def seed_of(random_state: Any) -> int:
     raise BadInputError(f"random_state = {random_state!r}: give a whole number, a numpy.random.RandomState or None")
 
 
+def require_words(estimator: Any, words: dict[str, tuple[Any, ...]]) -> None:
+    """Raise BadInputError, a ValueError, where a parameter is not one of its words, or of its least number on."""
+    for name, known in words.items():
+        given = getattr(estimator, name)
+        least = [each for each in known if not isinstance(each, str)]
+        number = isinstance(given, int | np.integer) and not isinstance(given, bool)
+        if (isinstance(given, str) and given in known) or (least and number and given >= least[0]):
+            continue
+        said = [repr(each) if isinstance(each, str) else f"a whole number of at least {each}" for each in known]
+        raise BadInputError(
+            f"The {name!r} parameter of {type(estimator).__name__} must be {' or '.join(said)}: got {given!r}"
+        )
+
+
 def weighed(rows: np.ndarray, weights: Any, *, gaps: bool) -> tuple[np.ndarray, np.ndarray | None]:
     """A batch (n x d) without the rows that say nothing, and what the others weigh (None: all the same).
 

@@ -19,6 +19,7 @@ from npmdask.core.storage.kinds import real_array
 from npmdask.errors import BadInputError
 from npmdask.estimators.base import BATCH_BYTES, REAL, weighed, weighted_batches
 from npmdask.estimators.pca import CentredComponents, shares_of_variance
+from npmdask.estimators.probabilistic import Probabilistic
 from npmdask.missing.gaps import Marks, unmarked
 from npmdask.streaming.algorithms.low_rank_update import completed_basis, updated_eigen
 from npmdask.streaming.algorithms.model import (
@@ -45,7 +46,7 @@ HELD = 4
 
 
 @dataclass(eq=False, repr=False)
-class IncrementalPCA(CentredComponents):
+class IncrementalPCA(Probabilistic, CentredComponents):
     """
     Find the principal components of rows that come in batches, each row once.
 
@@ -68,6 +69,8 @@ class IncrementalPCA(CentredComponents):
         Numbers that mark missing values, in addition to NaN, such as -9999.
     progress : bool, default False
         Show the progress and the time left: on stderr, or below the cell of a notebook.
+    copy : bool, default True
+        As scikit-learn has it, and without effect: X is never changed.
 
     Attributes
     ----------
@@ -112,6 +115,7 @@ class IncrementalPCA(CentredComponents):
     missing: str = REFUSE
     missing_values: Any = None
     progress: bool = False
+    copy: bool = True
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
@@ -278,7 +282,10 @@ class IncrementalPCA(CentredComponents):
     def _requested_components(self, d: int) -> int:
         asked = self.n_components
         if not isinstance(asked, int | np.integer) or isinstance(asked, bool) or not 1 <= asked <= d:
-            raise BadInputError(f"n_components = {asked!r}: it is a whole number from 1 to {d} (n_features = {d})")
+            raise BadInputError(
+                f"n_components={asked!r} invalid for n_features={d}, need more rows than columns for IncrementalPCA "
+                f"processing: give a whole number from 1 to {d}"
+            )
         return int(asked)
 
     def _batch_size(self, d: int) -> int:

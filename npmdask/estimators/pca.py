@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.sparse import issparse
@@ -27,12 +27,16 @@ from npmdask.core.storage.column_statistics import ColumnSums
 from npmdask.core.storage.kinds import real_array
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, require
-from npmdask.estimators.base import REAL, TRANSFORMER, Estimator, batches, in_memory, seed_of
+from npmdask.estimators.base import REAL, TRANSFORMER, Estimator, batches, in_memory, require_words, seed_of
+from npmdask.estimators.probabilistic import Probabilistic, most_likely_rank
 from npmdask.missing.factor_model import FactorModel
 from npmdask.missing.gaps import COUNTED, EM, REFUSE, Marks
 from npmdask.missing.rules import Missing, gaps_of
 from npmdask.streaming.source import Reading, open_stream
 from npmdask.weights.aspect import find_weights
+
+MLE = "mle"  # scikit-learn's word for the most likely number of components
+NORMALIZERS = ("auto", "QR", "LU", "none")
 
 
 class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
@@ -73,12 +77,12 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         """
         return self._scores(X, missing=missing)
 
-    def _scores(self, X: Any, dtype: Any = np.float64, missing: str = AS_RUN) -> np.ndarray:
-        """Scores of ``dtype``: of float32 no more is ever held than they take themselves."""
+    def _scores(self, X: Any, dtype: Any = None, missing: str = AS_RUN) -> np.ndarray:
+        """Scores of ``dtype``, by default that of rows in memory: of float32 no more is ever held than they take."""
         self._require_fit()
         gaps = self.missing_ is not None or require_rule(missing) == LEAST_SQUARES
         held = self._checked_input(X, first=False, dtype=REAL, gaps=gaps)
-        mean = self.mean_ if self.centred else None
+        mean, dtype = self.mean_ if self.centred else None, dtype or dtype_of(held)
         if missing == LEAST_SQUARES:  # along orthonormal directions, and whitened after
             components = self._stored_components(self.components_.T, mean)
             return (components.all_scores(held, dtype=dtype, missing=missing) / self._scale()).astype(dtype, copy=False)
@@ -117,12 +121,14 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
             Scores of another number of components, or before ``fit``.
         """
         self._require_fit()
-        scores = np.asarray(real_array(X, "the scores"), np.float64)
+        given = np.asarray(real_array(X, "the scores"))
+        scores = given.astype(np.float64, copy=False)
         if scores.ndim != 2 or scores.shape[1] != len(self.components_):
             raise BadInputError(f"scores of shape {scores.shape}: {len(self.components_)} columns are needed")
         patterns = in_units_of_data(self._select_kept(self.components_.T), self._column_weight)
         rows = (scores * self._scale()) @ patterns.T
-        return self._expand_columns(rows + self._select_kept(self.mean_) if self.centred else rows, np.nan)
+        rows = self._expand_columns(rows + self._select_kept(self.mean_) if self.centred else rows, np.nan)
+        return rows.astype(dtype_of(given), copy=False)
 
     def _select_kept(self, values: np.ndarray) -> np.ndarray:
         """Select the entries (d or d x k) of the columns that were kept."""
@@ -162,6 +168,11 @@ class CentredComponents(Components):
         return np.maximum(np.sqrt(self.explained_variance_), np.finfo(float).eps) if self.whiten else 1.0
 
 
+def dtype_of(held: Any) -> Any:
+    """float32 of what is in memory in float32, as in scikit-learn; float64 of all else."""
+    return np.float32 if in_memory(held) and getattr(held, "dtype", None) == np.float32 else np.float64
+
+
 def shares_of_variance(variances: np.ndarray, total: float) -> np.ndarray:
     """Parts of the whole variance; not a number, as with scikit-learn, where there is none."""
     return variances / total if total > 0 else np.full(len(variances), np.nan)
@@ -174,6 +185,7 @@ class _RunEstimator(Components):
     missing = REFUSE
     missing_values = None
     missing_limit = None
+    _words: ClassVar[dict[str, tuple[Any, ...]]]  # of scikit-learn, and what it takes for them
 
     n_components: int = 2
     _: KW_ONLY
@@ -229,13 +241,14 @@ class _RunEstimator(Components):
         n, d = (int(size) for size in shape)
         require(n > self.centred, f"X has {n} sample (n_samples = {n}): at least 2 are needed")
         self.n_features_in_ = d
+        require_words(self, self._words)
         asked = self._requested_components(n, d)
         opened = open_source(held, "sparse" if sparse else "samples")
         weights = find_weights(opened, None, sample_weight, self.column_weights)
         request = Request(
             target_rank=asked,
             center=self.centred,
-            tol=self.tol,
+            tol=self.tol or None,  # 0 is scikit-learn's word for as exact as can be
             seed=seed_of(self.random_state),
             aspects=(gaps_of(self), weights),
         )
@@ -247,8 +260,9 @@ class _RunEstimator(Components):
             warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
         found = solution.missing
         self._kept = None if found is None or len(found.kept) == d else found.kept
-        self.components_ = self._expand_columns(solution.basis.T, 0.0)
-        self.singular_values_, self.n_samples_, self.missing_ = solution.singular_values, n, found
+        k = most_likely_rank(solution.explained_variance, n) if self.n_components == MLE else None
+        self.components_ = self._expand_columns(solution.basis.T[:k], 0.0).astype(dtype_of(held), copy=False)
+        self.singular_values_, self.n_samples_, self.missing_ = solution.singular_values[:k], n, found
         assert solution.analysed.components is not None
         self._column_weight = solution.analysed.components.column_weight
         self._model = solution.analysed.components.model
@@ -259,17 +273,21 @@ class _RunEstimator(Components):
         """Return the number of components asked for, or the share of the variance."""
         asked, most = self.n_components, min(n, d)
         if asked is None:
-            return most
+            return max(1, most - (getattr(self, "svd_solver", "") == "arpack"))  # as many as scikit-learn gives then
         if asked == AUTO and self.missing == EM:
             return AUTO
+        if asked == MLE and self.centred:
+            few = f"n_components={MLE!r} is only supported if n_samples >= n_features, and X has {n} and {d}"
+            require(n >= d, f"{few}: give a number")
+            return most
         if isinstance(asked, str):
             raise BadInputError(f"n_components = {asked!r}: give a number, or a share of the variance")
         if isinstance(asked, float | np.floating) and 0 < asked < 1:
             return float(asked)
         if not isinstance(asked, int | np.integer) or isinstance(asked, bool) or not 1 <= asked <= most:
             raise BadInputError(
-                f"n_components = {asked!r}: it is a whole number from 1 to {most}, or a share of the variance between "
-                f"0 and 1 (n_samples = {n}, n_features = {d})"
+                f"n_components={asked!r} must be between 1 and min(n_samples, n_features)={most} (n_samples = {n}, "
+                f"n_features = {d}), or a share of the variance between 0 and 1: give one of them"
             )
         return int(asked)
 
@@ -278,7 +296,7 @@ class _RunEstimator(Components):
 
 
 @dataclass(eq=False, repr=False)
-class PCA(CentredComponents, _RunEstimator):
+class PCA(Probabilistic, CentredComponents, _RunEstimator):
     """
     Find the principal components of rows that need not fit in memory.
 
@@ -288,9 +306,10 @@ class PCA(CentredComponents, _RunEstimator):
 
     Parameters
     ----------
-    n_components : int, float or "auto", optional
+    n_components : int, float, "mle" or "auto", optional
         Number of components, 1 to min(n, d), or the share of the variance (0 to 1) that they must explain; by default
-        all. With ``missing="em"`` also "auto": the number that best predicts held-out entries.
+        all. "mle": the most likely number (Minka 2000), of all d variances. With ``missing="em"`` also "auto": the
+        number that best predicts held-out entries.
     column_weights : array_like, shape (d,), optional
         Weights of squared columns, not negative, as for :func:`npmdask.top_k`: centred rows are multiplied by the
         square roots of the weights before the components are computed.
@@ -320,11 +339,19 @@ class PCA(CentredComponents, _RunEstimator):
     missing_limit : float, optional
         With "mean": leave out columns that lack more than this share of their values, which an additional pass counts.
         Their entries are 0 in ``components_``, and NaN in ``mean_`` and in the result of ``inverse_transform``.
+    copy : bool, default True
+        As in scikit-learn, and without effect: X is never changed.
+    svd_solver, power_iteration_normalizer : str, default "auto"
+        As in scikit-learn, and without effect: data and memory decide how the same components are found.
+    iterated_power : int or "auto", default "auto"
+        As ``svd_solver``.
+    n_oversamples : int, default 10
+        As ``svd_solver``.
 
     Attributes
     ----------
     components_ : numpy.ndarray, shape (k, d)
-        Orthonormal rows; the entry of largest size in each is positive.
+        Orthonormal rows; the entry of largest size in each is positive. float32 of rows in memory in float32.
     explained_variance_ : numpy.ndarray, shape (k,)
         Variance of the scores, with denominator n - 1; for weighted rows, the sum of the weights less 1.
     explained_variance_ratio_ : numpy.ndarray, shape (k,)
@@ -361,6 +388,18 @@ class PCA(CentredComponents, _RunEstimator):
     missing: str = REFUSE
     missing_values: Any = None
     missing_limit: float | None = None  # type: ignore[assignment]
+    copy: bool = True
+    svd_solver: str = "auto"
+    power_iteration_normalizer: str = "auto"
+    iterated_power: int | str = "auto"
+    n_oversamples: int = 10
+
+    _words: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "svd_solver": ("auto", "full", "covariance_eigh", "arpack", "randomized"),
+        "iterated_power": ("auto", 0),
+        "n_oversamples": (1,),
+        "power_iteration_normalizer": NORMALIZERS,
+    }
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -372,13 +411,15 @@ class PCA(CentredComponents, _RunEstimator):
         k, most = len(self.singular_values_), min(rows, len(solution.basis))
         assert solution.mean is not None
         self.mean_, self.n_components_ = self._expand_columns(solution.mean, np.nan), k
-        self.explained_variance_ = solution.explained_variance
-        self.explained_variance_ratio_ = solution.explained_variance_ratio
+        self.explained_variance_ = solution.explained_variance[:k]
+        self.explained_variance_ratio_ = solution.explained_variance_ratio[:k]
         share, kept = solution.explained_share, float(self.explained_variance_.sum())
-        total = kept / share if share else 0.0  # there is none where no variance is to be explained
+        # There is none where no variance is to be explained.
+        total = float(solution.explained_variance.sum()) / share if share else 0.0
         self.noise_variance_ = max(total - kept, 0.0) / (most - k) if k < most else 0.0
 
 
+@dataclass(eq=False, repr=False)
 class TruncatedSVD(_RunEstimator):
     """
     Find the leading singular vectors of a matrix that need not fit in memory, without centring it.
@@ -407,11 +448,19 @@ class TruncatedSVD(_RunEstimator):
         Seed of the random start; the result depends on it only within ``tol``. None uses a fixed seed.
     progress : bool, default False
         Show the progress and the time left: on stderr, or below the cell of a notebook.
+    algorithm : str, default "randomized"
+        As in scikit-learn, and without effect: data and memory decide how the same vectors are found.
+    n_iter : int, default 5
+        As ``algorithm``.
+    n_oversamples : int, default 10
+        As ``algorithm``.
+    power_iteration_normalizer : str, default "auto"
+        As ``algorithm``.
 
     Attributes
     ----------
     components_ : numpy.ndarray, shape (k, d)
-        Right singular vectors; the entry of largest size in each is positive.
+        Right singular vectors; the entry of largest size in each is positive. float32 of rows in memory in float32.
     singular_values_ : numpy.ndarray, shape (k,)
         The largest first.
     explained_variance_ : numpy.ndarray, shape (k,)
@@ -434,6 +483,19 @@ class TruncatedSVD(_RunEstimator):
     >>> npmdask.TruncatedSVD(3).fit_transform(counts).shape
     (300, 3)
     """
+
+    _: KW_ONLY
+    algorithm: str = "randomized"
+    n_iter: int = 5
+    n_oversamples: int = 10
+    power_iteration_normalizer: str = "auto"
+
+    _words: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "algorithm": ("randomized", "arpack"),
+        "n_iter": (0,),
+        "n_oversamples": (1,),
+        "power_iteration_normalizer": NORMALIZERS,
+    }
 
     def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
         """One look at all rows: the variance of scores and of columns, about means that the fit had no need of."""
