@@ -248,7 +248,7 @@ class _RunEstimator(Components):
         request = Request(
             target_rank=asked,
             center=self.centred,
-            tol=self.tol or None,  # 0 is scikit-learn's word for as exact as can be
+            tol=self.tol or None,  # 0 is what scikit-learn has by default
             seed=seed_of(self.random_state),
             aspects=(gaps_of(self), weights),
         )
@@ -260,7 +260,8 @@ class _RunEstimator(Components):
             warnings.warn(solution.outcome.sentence, RuntimeWarning, stacklevel=2)
         found = solution.missing
         self._kept = None if found is None or len(found.kept) == d else found.kept
-        k = most_likely_rank(solution.explained_variance, n) if self.n_components == MLE else None
+        counted = n if weights is None or weights.rows is None else float(weights.rows.sum())
+        k = most_likely_rank(solution.explained_variance, counted) if self.n_components == MLE else None
         self.components_ = self._expand_columns(solution.basis.T[:k], 0.0).astype(dtype_of(held), copy=False)
         self.singular_values_, self.n_samples_, self.missing_ = solution.singular_values[:k], n, found
         assert solution.analysed.components is not None
@@ -314,7 +315,7 @@ class PCA(Probabilistic, CentredComponents, _RunEstimator):
         Weights of squared columns, not negative, as for :func:`npmdask.top_k`: centred rows are multiplied by the
         square roots of the weights before the components are computed.
     tol : float, optional
-        Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
+        Relative residual to reach; by default, and with 0, 1e-9, or 1e-6 for float32 data.
     memory : str or int, optional
         Limit for the fit, like "1GiB"; by default none.
     device : {"cpu", "auto", "cuda"}, default "cpu"
@@ -435,7 +436,7 @@ class TruncatedSVD(_RunEstimator):
         Weights of squared columns, not negative, as for :func:`npmdask.top_k`: rows are multiplied by the square roots
         of the weights before the components are computed.
     tol : float, optional
-        Relative residual to reach; 1e-9, or 1e-6 for float32 data, by default.
+        Relative residual to reach; by default, and with 0, 1e-9, or 1e-6 for float32 data.
     memory : str or int, optional
         Limit for the fit, like "1GiB"; by default none.
     device : {"cpu", "auto", "cuda"}, default "cpu"
@@ -507,5 +508,5 @@ class TruncatedSVD(_RunEstimator):
             start = here.stop
         n = View(row_weight=row_weight).weight_of_rows(self.n_samples_)
         total, squares = float(moments.m2.sum()) / n, self.singular_values_**2 / n
-        self.explained_variance_ = np.maximum(squares - (self.components_ @ moments.mean) ** 2, 0.0)
+        self.explained_variance_ = np.maximum(squares - (solution.basis.T @ moments.mean) ** 2, 0.0)
         self.explained_variance_ratio_ = shares_of_variance(self.explained_variance_, total)

@@ -8,6 +8,7 @@ import numpy as np
 
 from npmdask.errors import BadInputError
 from npmdask.estimators.base import batches
+from npmdask.missing.gaps import unmarked
 from npmdask.streaming.source import Reading, open_stream
 
 ROUNDING = 1e-14  # of the largest variance: one below is none
@@ -85,6 +86,7 @@ class Probabilistic:
         """
         (basis, roots), (inverse, size), noise = self._basis_and_roots(), self._inverse(), self._noise
         held = self._checked_input(X, first=False)  # type: ignore[attr-defined]
+        marks = self._marks if self.missing_ is None else self.missing_.values  # type: ignore[attr-defined]
         others = self.n_features_in_ - len(inverse) if noise else 0
         level = (len(size) + others) * np.log(2 * np.pi) + np.log(size).sum()
         level -= 2 * np.log(roots).sum()
@@ -92,12 +94,14 @@ class Probabilistic:
         found = []
         for rows in batches(open_stream(held, Reading()).stream):
             self._require_width(rows.shape)  # type: ignore[attr-defined]
+            if np.isnan(unmarked(rows, marks)).any():
+                raise BadInputError("a density is of whole rows, and X has missing values: leave out rows with gaps")
             away = (rows - self.mean_) * roots
             scores = away @ basis
             distance = (scores**2 * inverse).sum(axis=1)
             if others:
-                rest = np.einsum("ij,ij->i", away, away) - (scores**2).sum(axis=1)
-                distance += np.maximum(rest, 0.0) / noise
+                away -= scores @ basis.T  # of float32 components squares would cancel to their rounding
+                distance += np.einsum("ij,ij->i", away, away) / noise
             found.append(-0.5 * (level + distance))
         return np.concatenate(found)
 
@@ -151,7 +155,7 @@ class Probabilistic:
         return np.maximum(self.explained_variance_ - self.noise_variance_, 0.0)
 
 
-def most_likely_rank(variances: np.ndarray, rows: int) -> int:
+def most_likely_rank(variances: np.ndarray, rows: float) -> int:
     """Return the number of components of the most likely probabilistic PCA, of all d variances, the largest first.
 
     Laplace's approximation of Minka, Automatic choice of dimensionality for PCA, NIPS 13 (2000), equations 76 to 80.
@@ -175,4 +179,4 @@ def most_likely_rank(variances: np.ndarray, rows: int) -> int:
             apart = (variances[left] - variances[right]) * (inverse[right] - inverse[left])
             logs = np.log(apart[right > left]) + np.log(rows)
         evidence[k] = prior + fit + (free + k) / 2 * np.log(2 * np.pi) - logs.sum() / 2 - k / 2 * np.log(rows)
-    return int(np.nanargmax(evidence))
+    return max(1, int(np.nanargmax(evidence)))

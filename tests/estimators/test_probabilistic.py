@@ -109,3 +109,28 @@ def test_float32_in_is_float32_out(kind: Any) -> None:
         wide.components_.dtype == wide.transform(X).dtype == kind(2).fit(X.astype("i2")).components_.dtype == np.float64
     )
     np.testing.assert_allclose(narrow.transform(X), wide.transform(X), rtol=1e-4, atol=1e-3)
+
+
+def test_marks_are_no_values_of_a_density() -> None:
+    """Mutant: a row with -9999 has a density."""
+    x = X.copy()
+    x[3, 2] = -9999
+    model = npmdask.PCA(2, missing="mean", missing_values=[-9999]).fit(x)
+    assert np.isfinite(model.score(np.delete(x, 3, axis=0)))
+    with pytest.raises(BadInputError, match="leave out rows with gaps"):
+        model.score_samples(x)
+
+
+def test_float32_far_from_zero_loses_no_variance() -> None:
+    """Mutants: variances from components in float32; a distance whose squares cancel."""
+    far = (X / 30 + 5000).astype(np.float32)
+    ours, theirs = npmdask.TruncatedSVD(3).fit(far), TheirSVD(3, algorithm="arpack").fit(far.astype(np.float64))
+    np.testing.assert_allclose(ours.explained_variance_, theirs.explained_variance_, rtol=2e-3, atol=1e-5)
+    narrow = (X * np.geomspace(100, 0.1, 8)).astype(np.float32)
+    wide = npmdask.PCA(5).fit(narrow.astype(np.float64)).score_samples(narrow)
+    assert np.abs(npmdask.PCA(5, tol=1e-7).fit(narrow).score_samples(narrow) - wide).max() < 0.1
+
+
+@pytest.mark.parametrize("x", [np.ones((9, 1)) * np.arange(9)[:, None], np.ones((9, 4))], ids=["a column", "constant"])
+def test_there_is_one_most_likely_component_at_least(x: np.ndarray) -> None:
+    assert npmdask.PCA("mle").fit(x).n_components_ == 1
