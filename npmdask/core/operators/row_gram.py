@@ -18,6 +18,7 @@ from npmdask.core.operators.column_moments import OF_COLUMNS
 from npmdask.core.operators.gram_matrix import FINISHING, SIDE, SINGLE, UpperBlocks
 from npmdask.core.operators.view import AS_STORED, View
 from npmdask.core.storage.readers.dense import ReadStats, scratch
+from npmdask.errors import BadInputError
 
 STRIP_ENTRIES = 2**20  # of the columns that are multiplied at once: 8 MiB, and
 STRIP_COLUMNS = (256, 2048)  # so many of them: of fewer the sums take longer than the products
@@ -95,13 +96,29 @@ class _ByColumns(BySlabs):
             columns = self.reader.part_columns(unit, self.parts)
             held = scratch("all rows", (self.rows, self._widest), self.reader.dtype)
             values, first = held[:, : columns.stop - columns.start], columns.start
-            for rows, some in self.reader.column_chunks(unit, self.parts, record):
+            own = ReadStats()
+            for rows, some in self.reader.column_chunks(unit, self.parts, own):
                 values[rows] = some
+            vars(record).update(vars(self._joined(record, own)))
             for start in range(0, values.shape[1], width):
                 part = values[:, start : start + width]
                 strip = scratch(("columns", part.shape[1]), part.shape, np.float64)
                 np.copyto(strip, part, casting="unsafe")
                 yield slice(first + start, first + start + part.shape[1]), strip
+
+    def join(self, left: Partial, right: Partial) -> Partial:
+        """The sums of two neighbours, of chunks that were the same whenever they were read."""
+        self._joined(left.record, right.record)
+        return super().join(left, right)
+
+    def _joined(self, left: ReadStats, right: ReadStats) -> ReadStats:
+        for at in left.checksums.keys() & right.checksums.keys():
+            if left.checksums[at] != right.checksums[at]:
+                raise BadInputError(
+                    f"chunk {self.reader.chunk_name(*at)} of {self.reader.where} changed while it was read, part by "
+                    "part: run again with data that stay as they are"
+                )
+        return left.add(right)
 
     def _weighted(self, strip: np.ndarray, columns: slice) -> np.ndarray:
         """Weight and scale rows and columns that are centred already, in place."""

@@ -16,9 +16,11 @@ import zarr
 import npmdask
 from npmdask.core.algorithms import RowGramKrylov, gram
 from npmdask.core.execution.memory import tree_rss
+from npmdask.core.operators import row_gram
 from npmdask.core.runs.automatic import posed
 from npmdask.core.runs.problem import Problem, Request
 from npmdask.core.runs.resources import Resources, memory_for, needs_of
+from npmdask.core.storage.readers.dense import DenseReader
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, MemoryRefusedError, RefusedError
 from tests.conftest import needs
@@ -287,6 +289,29 @@ def test_parts_are_read_in_turn_and_kept_by_a_run(tmp_path: Path) -> None:
     assert again.basis.tobytes() == cut.basis.tobytes() and again.steps == cut.steps
     more = npmdask.resume(tmp_path / "7", tol=1e-15, max_steps=4)
     assert more.steps > 2 and np.allclose(more.values, whole.values, rtol=1e-13)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tasks", [1, 6])
+def test_a_chunk_that_changes_between_its_parts_is_seen(
+    tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one task and between two, of data without recorded checksums. Mutant: the last checksum is kept."""
+    z = zarr.create_array(tmp_path / "x.zarr", shape=(40, 900), dtype="f8", chunks=(16, 900))
+    z[...] = normal(np.random.default_rng(2), 40, 900)
+    read = DenseReader.column_chunks
+
+    def changing(reader: Any, unit: int, parts: int, record: Any) -> Any:
+        yield from read(reader, unit, parts, record)
+        if unit == 3:
+            z[20, 850] = 7.0
+
+    monkeypatch.setattr(DenseReader, "column_chunks", changing)
+    if tasks > 1:
+        monkeypatch.setattr(row_gram, "RUN_BYTES", 1)
+        monkeypatch.setattr(row_gram, "FEW_RUNS", 10**9)
+    with pytest.raises(BadInputError, match=r"chunk c/1/0 .* changed while it was read"):
+        npmdask.top_k(tmp_path / "x.zarr", 3, kind="samples", options={"parts": 6}, **ROW_GRAM)
 
 
 @pytest.mark.parametrize("options", [{"parts": 0}, {"parts": True}, {"part": 2}])
