@@ -54,7 +54,7 @@ def test_what_is_chosen_by_the_clock_is_chosen_of_rows_with_gaps(
     shape: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a gigabyte and more. Mutant: the same, with which the run itself ended in an error."""
-    monkeypatch.setattr(forming, "TIMED", 0)
+    monkeypatch.setattr(forming, "TIMED", dict.fromkeys(forming.TIMED, 0))
     for name in ("SURE", "MANY_ENTRIES", "FEW"):
         monkeypatch.setattr(automatic, name, 0)
     monkeypatch.setattr(automatic, "TALL", 1)

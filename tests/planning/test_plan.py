@@ -435,7 +435,7 @@ def _timed(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
 
     Chunks, sample and rehearsal are real; of the clock alone no test may depend.
     """
-    monkeypatch.setattr(forming, "TIMED", 0)
+    monkeypatch.setattr(forming, "TIMED", dict.fromkeys(forming.TIMED, 0))
     for name in ("FEW", "SURE"):
         monkeypatch.setattr(automatic, name, 0)
     monkeypatch.setattr(planning, "DECOMPOSING", 0)
@@ -538,7 +538,7 @@ def test_a_plan_shows_every_way_and_why_one_is_taken(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_large_data_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the clock no test may depend: passes as slow as a disk make the small side win, free ones make it lose."""
-    monkeypatch.setattr(forming, "TIMED", 0)
+    monkeypatch.setattr(forming, "TIMED", dict.fromkeys(forming.TIMED, 0))
     for name in ("MANY_ENTRIES", "SURE"):
         monkeypatch.setattr(automatic, name, 0)
     measured, x = plan.measure_throughput, normal(np.random.default_rng(0), 60, 2000)

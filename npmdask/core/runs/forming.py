@@ -29,8 +29,8 @@ FORMED_AS = 3  # readings that forming and multiplying take as long as
 SHORT = 4  # times as long is better than to have no third pass
 
 WIDEST = 2048  # columns of a matrix that is formed without a look at the clock
-TIMED = 2**30  # bytes of data, from which to measure costs a small share of the time that a wrong choice would
-ROWS_A_PASS = 150  # of A A^T, that are formed while a block of columns is multiplied once: measured, as is that
+TIMED = {"gram": 2**28, "row-gram": 2**26}  # numbers, from which to measure takes less than a wrong choice would
+ROWS_A_PASS = 250  # of A A^T, that are formed while a block of columns is multiplied once: measured, as is that
 ROWS_DECOMPOSED = 2  # times rows / columns longer it takes with its eigenvectors
 PASSES = 10  # of block Krylov, where no sample says how many
 READING = 0.4  # of a pass of block Krylov that reading alone takes
@@ -49,7 +49,7 @@ def is_sooner(name: str, request: Request, source: Source, resources: Resources)
         return True  # in the least memory of all, of which a refusal tells where that is too much
     if not fits_memory(formed, resources):
         return False
-    sooner = features.found("choices", "forming") if _worth_timing(source, resources) else None
+    sooner = features.found("choices", "forming") if _worth_timing(name, source, resources) else None
     if sooner is not None:
         return bool(sooner(formed, blocks, resources)) and fits_memory(formed, resources)
     if name == "gram":
@@ -58,12 +58,14 @@ def is_sooner(name: str, request: Request, source: Source, resources: Resources)
     return passes + 2 + 2 * READING * ((asked.options or {"parts": 1})["parts"] - 1) <= PASSES
 
 
-def _worth_timing(source: Source, resources: Resources) -> bool:
+def _worth_timing(name: str, source: Source, resources: Resources) -> bool:
     """Say whether this process can measure what a run will do, in a small share of the time that the run takes."""
     if min(source.shape[0], source.dimension) <= automatic.SURE:
         return False
     here = resources.cluster is None and not is_url(source.path)
-    return here and source.reader.nbytes >= TIMED and source.reader.layout in ("dense", "csr")
+    layout, nbytes = source.reader.layout, source.reader.nbytes
+    numbers = math.prod(source.shape) if layout == "dense" else nbytes // source.dtype.itemsize
+    return here and numbers >= TIMED[name] and layout in ("dense", "csr")
 
 
 def with_parts(request: Request, source: Source, resources: Resources, held: Mapping[str, Any] | None) -> Request:

@@ -270,7 +270,7 @@ def test_more_blocks_where_they_cost_nothing() -> None:
 @pytest.mark.slow
 def test_float32_where_passes_are_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32, dense, large, and no larger than what the machine keeps in memory."""
-    monkeypatch.setattr(forming, "TIMED", np.inf)  # there are no rows that could be read
+    monkeypatch.setattr(forming, "TIMED", dict.fromkeys(forming.TIMED, np.inf))  # there are no rows that could be read
     assert "precision" in chosen((20_000, 3000)) and "precision" in chosen((20_000, 3000), algorithm="krylov")
     for other in ({"dtype": "f8"}, {"tol": 1e-8}, {"low_rank_tol": 0.1}, {"target_rank": 0.9}):
         assert "precision" not in chosen((20_000, 3000), **other), other
