@@ -352,7 +352,16 @@ def add_transform(commands: Any) -> None:
     p.add_argument("--pattern", default="*", help="for a directory: pattern of the names of its files (default: *)")
     p.add_argument("--format", choices=["csv", "npy", "float32"], help="format of standard input")
     add_header(p)
-    p.add_argument("--overwrite", action="store_true", help="replace DEST once the scores are complete")
+    p.add_argument("--overwrite", action="store_true", help="replace DEST (of partitions: those that have new rows)")
+    p.add_argument(
+        "--keep", type=lambda names: names.split(","), default=[], metavar="NAME,...", help="columns to keep: id,date"
+    )
+    p.add_argument(
+        "--partition",
+        metavar="KEY[=VALUE]",
+        help="write a folder of Parquet files, one for each value of a kept column",
+    )
+    p.add_argument("--append", action="store_true", help="add the rows to Parquet files that are there")
     p.add_argument("--json", action="store_true", help="print one JSON object")
     add_shown(p)
     p.set_defaults(command=_transform)
@@ -370,6 +379,7 @@ def _transform(a: argparse.Namespace) -> int:
         at(a.source, columns_of(a)),
         a.dest,
         **attributes(a, "dim", "batch_rows", "non_finite", "missing", "pattern", "format", "header", "overwrite"),
+        **attributes(a, "keep", "partition", "append"),
         observer=progress_of(a),
     )
     _say(scored, a)
@@ -380,8 +390,15 @@ def _transform_documents(a: argparse.Namespace) -> int:
     from npmdask.errors import BadInputError
     from npmdask.topics.transform import transform_documents
 
-    given = {"dim": None, "batch_rows": None, "non_finite": "refuse", "pattern": "*", "format": None, "header": None}
-    given |= {"missing": "as-run", "only": None, "leave_out": None}
+    given: dict[str, Any] = {
+        "dim": None,
+        "batch_rows": None,
+        "non_finite": "refuse",
+        "pattern": "*",
+        "format": None,
+        "header": None,
+    }
+    given |= {"missing": "as-run", "only": None, "leave_out": None, "keep": [], "partition": None, "append": False}
     of_rows = [f"--{name.replace('_', '-')}" for name, default in given.items() if getattr(a, name) != default]
     if of_rows:
         raise BadInputError(

@@ -59,9 +59,13 @@ class FileSource:
 
 @dataclass(frozen=True, kw_only=True)
 class DenseSource(FileSource):
-    """``batches(start)`` yields rows (b x columns) from row ``start`` on; memory is reused by the next batch."""
+    """``batches(start)`` yields rows (b x columns) from row ``start`` on; memory is reused by the next batch.
+
+    ``keys(names)`` yields Arrow tables of columns of any type, for all rows in their order; None: there are no names.
+    """
 
     batches: Callable[[int], Iterator[np.ndarray]]
+    keys: Callable[[Sequence[str]], Iterator[Any]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

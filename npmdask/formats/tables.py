@@ -16,7 +16,7 @@ import numpy as np
 
 from npmdask.core.storage.columns import NUMERIC, Choice, addressed, chosen, names_of_rows, parts_of, without
 from npmdask.core.storage.labels import Axis, axis_of, of_columns
-from npmdask.errors import BadInputError, Later, require
+from npmdask.errors import BadInputError, Later, closest, require
 from npmdask.formats.common import (
     DenseSource,
     after,
@@ -256,15 +256,25 @@ def open_csv(
         except pa.ArrowInvalid as error:
             raise _csv_error(path, every, str(error)) from error
 
+    def texts(columns: Sequence[str], *, gaps: bool = False) -> Iterator[Any]:
+        as_text = {"include_columns": columns, "column_types": dict.fromkeys(columns, pa.string())}
+        wanted = pa_csv.ConvertOptions(**as_text, null_values=[""], strings_can_be_null=gaps)  # NA is a country
+        reading = pa_csv.ReadOptions(column_names=places, skip_rows_after_names=1, use_threads=False)
+        with open_binary(path) as file, pa_csv.open_csv(file, reading, pa_csv.ParseOptions(**parsing), wanted) as found:
+            yield from map(pa.Table.from_batches, ([batch] for batch in found))
+
+    def keys(wanted: Sequence[str]) -> Iterator[Any]:
+        require_columns(wanted, known, path)
+        columns = [places[known.index(one)] for one in wanted]
+        return (table.rename_columns(list(wanted)) for table in texts(columns, gaps=True))
+
     def called() -> Axis | None:
         if len(index) != 1:
             return None
-        reading = pa_csv.ReadOptions(column_names=places, skip_rows_after_names=1)
-        column = places[index[0]]
-        wanted = pa_csv.ConvertOptions(include_columns=[column], column_types={column: pa.string()})
-        with open_binary(path) as file:
-            table = pa_csv.read_csv(file, reading, pa_csv.ParseOptions(**parsing), wanted)
-        return axis_of(known[index[0]] or "row", table.column(0).to_pylist())
+        return axis_of(
+            known[index[0]] or "row",
+            [name for part in texts([places[index[0]]]) for name in part.column(0).to_pylist()],
+        )
 
     return DenseSource(
         format="csv",
@@ -276,6 +286,7 @@ def open_csv(
         notes=notes,
         row_names=called,
         batches=batches,
+        keys=keys if named else None,
     )
 
 
@@ -304,7 +315,10 @@ def open_text(path: Path, header: bool | None, delimiter: str | None, missing: s
         read = zip(sources, orders, strict=True)
         return after(start, (rows[:, order] for source, order in read for rows in source.batches(0)))
 
-    return replace(first, batches=batches) if rest else first
+    def keys(wanted: Sequence[str]) -> Iterator[Any]:
+        return (table for source in sources for table in (source.keys or first.keys)(wanted))  # type: ignore[misc]
+
+    return replace(first, batches=batches, keys=keys if first.keys else None) if rest else first
 
 
 def _csv_error(path: Path, names: list[str], message: str) -> BadInputError:
@@ -359,7 +373,24 @@ def open_parquet(path: Path, spool: Path, missing: str = "error") -> DenseSource
         notes=notes,
         row_names=partial(_row_names, parts),
         batches=batches,
+        keys=partial(_parquet_keys, parts, step),
     )
+
+
+def _parquet_keys(parts: Sequence[Path], step: int, wanted: Sequence[str]) -> Iterator[Any]:
+    for part in parts:
+        with pa_parquet.ParquetFile(part) as file:
+            require_columns(wanted, file.schema_arrow.names, part)
+            for batch in file.iter_batches(batch_size=step, columns=list(wanted)):
+                yield pa.Table.from_batches([batch]).select(list(wanted))
+
+
+def require_columns(wanted: Sequence[str], names: Sequence[str], where: Path) -> None:
+    """Raise BadInputError for a column that is not there, or there twice."""
+    for name in wanted:
+        if names.count(name) != 1:
+            what = f"has {names.count(name)} columns {name!r}" if name in names else f"has no column {name!r}"
+            raise BadInputError(f"{where} {what}: {closest(name, list(names))}")
 
 
 def _row_names(parts: Sequence[Path]) -> Axis | None:

@@ -1,8 +1,10 @@
 """Parameters of flows: what the forms in the Prefect UI say of them, what they may be, where the store of a run is."""
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,6 +19,7 @@ from npmdask.config import RunConfig, config_of_source, config_of_tables, load_c
 from npmdask.core.algorithms.stopping import Outcome
 from npmdask.core.checkpoint.reader import KEY
 from npmdask.core.checkpoint.store import RunStore
+from npmdask.core.runs.restore import require_same_run
 from npmdask.core.storage.paths import NAME, is_url, place_of_store, require_name, require_no_link, require_no_password
 from npmdask.errors import BadInputError, RefusedError, closest, shown_value, wrong_value
 from npmdask.rotations.presentation import PART
@@ -247,11 +250,15 @@ def numbered(config: RunConfig, run_id: str, *, follows: bool = False) -> RunCon
     store = next_store(Path(str(config.run.store)))
     if config.privacy is None and _is_on_other_data(config, store):
         store = f"{Path(store).parent / str(int(Path(store).name) + 1).zfill(6)}"
+    return at_store(_at_number(config, store, follows=follows), run_id)
+
+
+def _at_number(config: RunConfig, store: str, *, follows: bool) -> RunConfig:
     changed: dict[str, Any] = {"run": config.run.model_copy(update={"store": store})}
     before = [path for path in _numbers(Path(store).parent) if path.name < Path(store).name and _has_answer(path)]
     if follows and before:
         changed["report"] = config.report.model_copy(update={"align_to": str(before[-1])})
-    return at_store(config.model_copy(update=changed), run_id)
+    return config.model_copy(update=changed)
 
 
 def next_store(home: Path) -> str:
@@ -263,6 +270,50 @@ def next_store(home: Path) -> str:
     if numbers and not _is_done(numbers[-1]):
         return str(numbers[-1])
     return str(home / f"{int(numbers[-1].name) + 1 if numbers else 1:06d}")
+
+
+def already_answered(config: RunConfig, *, follows: bool = False) -> RunConfig | None:
+    """The configuration with the newest numbered store below its own, if that answers it for the data as they are.
+
+    ``follows``: as of :func:`numbered`.
+    """
+    home = Path(str(config.run.store))
+    numbers = [] if is_url(config.run.store) or not home.is_dir() else _numbers(home)
+    if not numbers or not (_is_done(numbers[-1]) and _has_answer(numbers[-1])):
+        return None
+    made = _at_number(config, str(numbers[-1]), follows=follows)
+    spec = RunStore(numbers[-1]).read_spec()
+    if spec is None or _is_on_other_data(made, str(numbers[-1])):
+        return None
+    try:
+        require_same_run(made.problem().spec(), spec, str(numbers[-1]), None)
+    except RefusedError:
+        return None  # another question: k, or a tolerance
+    return made
+
+
+LATEST = "latest"
+
+
+def point_to(store: str | Path, facts: Mapping[str, Any]) -> None:
+    """Let ``latest.json`` and the link ``latest`` beside a numbered store name it, each replaced as a whole.
+
+    Readers follow either: what they open is the last run that has ended well.
+    """
+    store = Path(store)
+    if not store.name.isdigit() or not _has_answer(store):
+        return
+    spec = RunStore(store).read_spec() or {}
+    said = {"store": str(store.absolute()), "run": store.name, "fingerprint": spec["data"].get("fingerprint")}
+    said |= {"sentence": facts["sentence"], "time": datetime.now(UTC).isoformat(timespec="seconds")}
+    for name, make in (
+        (f"{LATEST}.json", lambda aside: aside.write_text(json.dumps(said, indent=1) + "\n")),
+        (LATEST, lambda aside: aside.symlink_to(store.name)),
+    ):
+        aside = store.with_name(f".{name}.{os.getpid()}")
+        aside.unlink(missing_ok=True)
+        make(aside)
+        os.replace(aside, store.with_name(name))
 
 
 def _numbers(home: Path) -> list[Path]:

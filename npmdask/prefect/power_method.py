@@ -5,7 +5,7 @@ No ``from __future__ import annotations`` here: Prefect could not read the param
 
 from typing import Annotated, Any, Literal
 
-from prefect import flow
+from prefect import flow, get_run_logger
 
 from npmdask.config import RunConfig
 from npmdask.core.checkpoint.store import folder_of
@@ -24,10 +24,12 @@ from npmdask.prefect.parameters import (
     OptionalRunId,
     RunId,
     Source,
+    already_answered,
     at_store,
     configuration,
     name_of_run,
     numbered,
+    point_to,
     require_no_other_flow,
     said,
 )
@@ -150,7 +152,8 @@ def npm(
         Rows and columns of the images that components are drawn as in the report, like "28x28".
     fresh : bool, default False
         A new run at every call, in numbered folders below the store, of data that have changed since: for schedules. A
-        run that was killed is finished first.
+        run that was killed is finished first; of data that have not changed the last answer is given again. The link
+        "latest", and latest.json, name the last run with an answer.
     store : str, optional
         Folder or URL of the run. By default that of the configuration, or ``runs/NAME`` with the name of the run or of
         the data.
@@ -191,11 +194,20 @@ def npm(
     made = configuration(config, k, store=store, changes=changes, run_id=run_id, **how)
     run_id = name_of_run(made, run_id)
     if fresh:
-        made = numbered(made, run_id, follows=align_to == PREVIOUS)
+        same = already_answered(made, follows=align_to == PREVIOUS)
+        if same is not None:
+            get_run_logger().info(
+                f"the data have not changed since {same.run.store}: its answer holds, and is given again"
+            )
+        made = same or numbered(made, run_id, follows=align_to == PREVIOUS)
     require_no_other_flow(made)
     validate(made)
     made = plan(made, run_id)
-    return reported(run_id, iterate(made, run_id))
+    facts = iterate(made, run_id)
+    state = reported(run_id, facts)
+    if fresh and facts["answered"]:
+        point_to(facts["store"], facts)
+    return state
 
 
 @step

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+import npmdask
 from npmdask.core.checkpoint.store import RunStore, folder_of, not_finished
 from npmdask.core.execution.executor import single_threaded_blas
 from npmdask.core.numerics.subspaces import Block
@@ -36,10 +39,11 @@ from npmdask.errors import BadInputError, CommitError, require
 from npmdask.missing.gaps import unmarked
 from npmdask.missing.rules import Fits, Gaps
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
-from npmdask.streaming.row_files import RowFile, is_row_file
+from npmdask.streaming.row_files import Partitions, RowFile, is_row_file
 from npmdask.streaming.solution import answer_of, is_stream, read_model
 from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of
 from npmdask.streaming.sources import BatchedStream
+from npmdask.streaming.sources.directory import Directory
 from npmdask.writers.dense import DenseWriter
 
 # Rows along the components that a store holds: of a stream, a model that was saved, a finished run or a release.
@@ -122,6 +126,9 @@ def transform(
     format: str | None = None,
     header: bool | None = None,
     overwrite: bool = False,
+    keep: Sequence[str] = (),
+    partition: str | None = None,
+    append: bool = False,
     observer: Observer | None = None,
 ) -> Scored:
     """Write the scores (n x k, float64) of the rows of ``source`` (n x d) along the components in ``store``.
@@ -146,7 +153,12 @@ def transform(
         columns that the run left out are left out.
     pattern : of a directory: which files. format : of standard input: "csv", "npy" or "float32".
     header : of CSV: whether a first line holds names.
-    overwrite : replace what is at ``dest``.
+    overwrite : replace what is at ``dest``; of partitions those that have new rows.
+    keep : columns of the CSV or Parquet files of ``source`` that are written before the scores, such as ids and dates:
+        of Parquet as they are, of CSV as text.
+    partition : one of ``keep``, or a name and a value ("night=2026-11-27"): ``dest`` is a folder with a Parquet file
+        for each value, each of which appears whole or not at all.
+    append : put the rows behind those of Parquet files that are there, if these are of the same components.
 
     Raises
     ------
@@ -157,8 +169,8 @@ def transform(
     CommitError
         The disk is full; nothing is left behind.
     """
-    dest = local_path(dest, "the scores")
-    is_row_file(dest)  # refuses an ending that is not written, before anything is read
+    dest, keep = local_path(dest, "the scores"), tuple(keep)
+    _require_form(dest, keep, partition, append=append, overwrite=overwrite)
     start, components = time.perf_counter(), components_of(store)
     known = components.missing is not None or components.fill is not None
     gaps = "give" if require_rule(missing) == LEAST_SQUARES or known else "refuse"
@@ -167,10 +179,21 @@ def transform(
     opened = _open_rows(source, components, store, reading, dim)
     if isinstance(opened.stream, BatchedStream):
         opened.stream.follow(partial(places_in, components, wide=opened.stream.columns))
+    if keep:
+        if not isinstance(opened.stream, Directory):
+            raise BadInputError(
+                f"keep is for files of CSV and Parquet, and {opened.name} has no columns beside numbers"
+            )
+        opened.stream.keep = keep
     scorer = _Scorer(components, missing, opened, skip=non_finite == "skip")
     names = [f"component{i + 1}" for i in range(components.k)]
+    if both := set(names) & set(keep):
+        raise BadInputError(f"keep names {min(both)!r}, as scores are called: rename that column")
+    about = {"run": str(Path(store).resolve()), "model": _model_name(components), "version": npmdask.__version__}
+    about |= {"written": datetime.now(UTC).isoformat(timespec="seconds")}
+    into: dict[str, Any] = {"partition": partition, "append": append, "about": about}
     count = batch_rows or max(1, BATCH_BYTES // (8 * opened.stream.columns))
-    with single_threaded_blas(), writer_of_scores(dest, names, overwrite, opened.mark) as writer:
+    with single_threaded_blas(), writer_of_scores(dest, names, overwrite, opened.mark, **into) as writer:
         _write_all(opened, scorer, writer, count, observer or Observer())
         facts = {"store": str(Path(store).absolute()), "source": opened.name, "skipped": scorer.skipped}
         facts |= {} if missing == AS_RUN else {"missing": missing}
@@ -191,6 +214,31 @@ def transform(
         rows_with_gaps=scorer.rows_with_gaps,
         warnings=(*said_of(opened.stream), *scorer.warnings),
     )
+
+
+def _require_form(dest: Path, keep: tuple[str, ...], partition: str | None, *, append: bool, overwrite: bool) -> None:
+    """Raise BadInputError where what is asked of ``dest`` does not go together, before anything is read."""
+    in_file, suffix = is_row_file(dest), dest.suffix.lower()  # refuses an ending that is not written
+    if partition is not None and in_file:
+        raise BadInputError(f"partitions lie in a folder, and {dest} is the name of a file: leave its ending out")
+    if partition is not None and "=" not in partition and partition not in keep:
+        raise BadInputError(
+            f"partition = {partition!r} is none of the columns that are kept: keep it, too, or give a value for all "
+            f"rows, as {partition}=2026-11-27"
+        )
+    if keep and partition is None and suffix not in (".csv", ".parquet"):
+        raise BadInputError(f"{dest}: only .csv and .parquet have room for {', '.join(keep)} beside the scores")
+    if append and partition is None and suffix != ".parquet":
+        raise BadInputError(f"{dest}: rows are appended to .parquet files, or to partitions")
+    require(not (append and overwrite), "append and overwrite: one of them, as rows are kept or replaced")
+
+
+def _model_name(components: StoredComponents) -> str:
+    """A name of the components, and of what rows are centred and scaled by: of others it is another one."""
+    held = hashlib.sha256()
+    for values in (components.basis, components.mean, components.scale):
+        held.update(b"-" if values is None else np.ascontiguousarray(values, "<f8").tobytes())
+    return held.hexdigest()[:16]
 
 
 GRIDDED = (".nc", ".nc3", ".nc4", ".cdf", ".netcdf", ".grib", ".grb")  # names of files that xarray opens
@@ -262,8 +310,8 @@ class _Scorer:
             f"out too small. missing = {LEAST_SQUARES!r} fits them to what is observed",
         )
 
-    def scores(self, rows: Block) -> Block:
-        """Scores of the next rows of the stream, those left out that have none."""
+    def scores(self, rows: Block) -> tuple[Block, Any]:
+        """Scores of the next rows of the stream, without those that have none; and what is kept beside them."""
         if not isinstance(self._components.reading, Gaps | None):  # of another package
             opened = self._components.read_as_run(open_source(rows), AS_RUN)
             rows = np.concatenate([part.copy() for _, part in self._components.rows_of(opened)])
@@ -283,7 +331,14 @@ class _Scorer:
             raise self._row_error(len(rows), int(np.argmax(bad)))
         self._left_out += int(bad.sum())
         self.rows_with_gaps += int((gappy & ~bad).sum())
-        return scores[~bad] if bad.any() else scores
+        keys = getattr(self._opened.stream, "keys", None) or None
+        if keys is not None:
+            from pyarrow import concat_tables
+
+            keys = concat_tables(keys, promote_options="permissive")
+        if not bad.any():
+            return scores, keys
+        return scores[~bad], None if keys is None else keys.filter(~bad)
 
     def _row_error(self, count: int, row: int) -> BadInputError:
         """Return the error for a row of the batch of ``count`` rows that the stream has just given."""
@@ -298,19 +353,24 @@ class _Scorer:
 
 @contextmanager
 def writer_of_scores(
-    dest: str | Path, names: list[str], overwrite: bool, mark: Any = None
-) -> Iterator[DenseWriter | RowFile]:
+    dest: str | Path, names: list[str], overwrite: bool, mark: Any = None, *, partition: str | None = None, **into: Any
+) -> Iterator[DenseWriter | RowFile | Partitions]:
     """A writer of rows of scores, which ``names`` names, to a file or a store, as the ending of ``dest`` says.
 
-    ``mark``: that of the data which have these scores.
+    ``mark``: that of the data which have these scores. ``partition``: as of :func:`transform`; ``into``: for files.
 
     It begins again, whatever a kill has left, and leaves nothing where it fails.
     """
     target = local_path(dest, "the scores")
     in_file = is_row_file(target)
     with locked(target):
-        if in_file:
-            file = RowFile(target, names, overwrite=overwrite)
+        if in_file or partition is not None:
+            file: RowFile | Partitions
+            if partition is None:
+                file = RowFile(target, names, overwrite=overwrite, **into)
+            else:
+                key, _, value = partition.partition("=")
+                file = Partitions(target, key, value or None, names, overwrite=overwrite, **into)
             try:
                 yield file
             except BaseException:
@@ -336,14 +396,13 @@ def writer_of_scores(
             ) from error
 
 
-def _write_all(
-    opened: Opened, scorer: _Scorer, writer: DenseWriter | RowFile, batch_rows: int, observer: Observer
-) -> None:
+def _write_all(opened: Opened, scorer: _Scorer, writer: Any, batch_rows: int, observer: Observer) -> None:
     stream, tell = opened.stream, Stopwatch(TELL_SECONDS)
     observer.on_begin(0, opened.rows, "row")
     told = 0
     while (rows := stream.read(batch_rows)) is not None:
-        writer.write(scorer.scores(rows))
+        scores, keys = scorer.scores(rows)
+        writer.write(scores, *(() if keys is None else (keys,)))
         if tell.is_time():
             told = stream.rows_read
             observer.on_rows(told, scorer.skipped, told / tell.total)

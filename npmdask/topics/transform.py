@@ -20,11 +20,10 @@ from npmdask.core.storage.names import matched
 from npmdask.core.storage.paths import local_path
 from npmdask.errors import BadInputError
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
-from npmdask.streaming.row_files import RowFile, is_row_file
+from npmdask.streaming.row_files import is_row_file
 from npmdask.streaming.transform import writer_of_scores
 from npmdask.topics.documents import Documents, documents_of, with_words
 from npmdask.topics.model import TopicModel
-from npmdask.writers.dense import DenseWriter
 
 # Which topics a document has, given the topics: the variational E-step, for many documents at once. Pure.
 
@@ -223,7 +222,7 @@ def transform_documents(
 def _write_all(
     documents: Documents,
     model: TopicModel,
-    writer: DenseWriter | RowFile,
+    writer: Any,
     tally: _Tally,
     until: tuple[int, float],
     observer: Observer,

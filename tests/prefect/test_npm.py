@@ -69,9 +69,13 @@ NIGHTS = """
 import sys
 from npmdask.prefect.power_method import npm
 from npmdask.config import load_config
-for _ in range(2):
-    facts = npm(load_config("nights.toml"), fresh=True, align_to="previous", rotate="varimax", run_id="nights")
+stores = []
+for tol in (1e-6, 1e-7, 1e-7):  # another question, and the same one of the same data
+    asked = {"changes": {"stop.tol": tol}, "fresh": True, "align_to": "previous", "rotate": "varimax"}
+    facts = npm(load_config("nights.toml"), **asked, run_id="nights")
+    stores.append(facts["store"][-6:])
 shown = facts["facts"]["presentation"]
+assert stores == ["000001", "000002", "000002"], stores
 sys.exit(not (shown["align_to"].endswith("000001") and max(shown["degrees"]) < 1e-3))
 """
 
@@ -81,7 +85,11 @@ def test_a_nightly_run_is_reported_in_the_order_of_the_night_before(client: Shop
     assert client.run("-c", NIGHTS) == 0, client.err
     page = (client.folder / "runs" / "nights" / "000002" / "report.html").read_text()
     assert "Components after varimax" in page and "Turned since the earlier run" in page
-    assert not (client.folder / "runs" / "nights" / "000003").exists()
+    nights = client.folder / "runs" / "nights"
+    assert not (nights / "000003").exists(), "of data that have not changed the answer is given again"
+    named = json.loads((nights / "latest.json").read_text())
+    assert (named["run"], named["store"]) == ("000002", str(nights / "000002"))
+    assert npmdask(["export", str(nights / "latest"), str(client.folder / "latest.npz")]) == 0
 
 
 def test_a_share_of_the_variance_through_the_flow(client: Shop) -> None:

@@ -98,7 +98,7 @@ def require_count(value: Any, name: str) -> int:
 
 class RowBlock(NamedTuple):
     """Rows that follow each other in the stream: an array or a CSR matrix, what row i is called in a sentence, and how
-    much each counts.
+    much each counts, and what was asked to be kept beside it.
 
     The memory of ``values`` need not outlive the next piece.
     """
@@ -106,6 +106,7 @@ class RowBlock(NamedTuple):
     values: Any
     name: Callable[[int], str]
     weights: np.ndarray | None = None
+    keys: Any = None  # an Arrow table of as many rows
 
 
 class BatchedStream(ABC):
@@ -113,6 +114,7 @@ class BatchedStream(ABC):
 
     _cursor: Any
     weights: np.ndarray | None = None  # of the rows that were read last, where rows are weighted
+    keys: Any = None  # the same: their columns ``keep``, in Arrow tables one below the other
     marks: Marks = ()  # numbers that mark missing values, which are given as NaN
     header: tuple[str, ...] | None = None  # the line of text that was taken for names; of several files, of the first
     axes: tuple[Axis, ...] = ()  # what the columns are called; of several files, in the first
@@ -171,6 +173,7 @@ class BatchedStream(ABC):
         rows, before = require_count(rows, "rows"), self._cursor
         try:
             self._before_read()
+            self.keys = []
             batch, skipped, weights = self._assemble(rows)
             self._after_read()
         except BaseException:
@@ -196,6 +199,8 @@ class BatchedStream(ABC):
             if piece.weights is not None:
                 good = (piece.weights > 0) & (True if good is None else good)
                 weights.append(piece.weights[good])
+            if piece.keys is not None:
+                self.keys.append(piece.keys if good is None else piece.keys.filter(good))
             kept = len(part) if good is None else _compact_rows(part, good)
             filled, skipped = filled + kept, skipped + len(part) - kept
         whole = np.concatenate(weights) if weights else None

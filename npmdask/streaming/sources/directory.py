@@ -8,7 +8,7 @@ import tempfile
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -103,6 +103,8 @@ class Directory(BatchedStream):
     may change behind the rows that were used: where one of those that follow could not be, it can be corrected.
     """
 
+    keep: tuple[str, ...] = ()  # columns that are given beside the rows, as ``keys``
+
     def __init__(
         self,
         path: str | Path,
@@ -124,6 +126,7 @@ class Directory(BatchedStream):
         self._done: dict[str, Mark] = {}
         self._numbered = True  # a stream of an earlier version goes on in the order of the names as text
         self._waiting: deque[str] = deque()
+        self._keys: _Keys | None = None  # of the file that is open
         self._open: tuple[str, int, Generator[Any], Any] | None = None  # file, next row, batches, rest of one
         columns = self._first_width() if columns is None else require_count(columns, "columns")
         super().__init__(columns, non_finite, gaps)
@@ -191,7 +194,8 @@ class Directory(BatchedStream):
         self._open = (name, row + piece.shape[0], batches, rest[limit:] if rest.shape[0] > limit else None)
         self._cursor = self._cursor._replace(row=row + piece.shape[0])
         path = self._path / name
-        return RowBlock(piece, lambda i: f"row {row + i} of {path}")
+        keys = None if self._keys is None else self._keys.take(piece.shape[0], path)
+        return RowBlock(piece, lambda i: f"row {row + i} of {path}", keys=keys)
 
     def _after_piece(self, part: np.ndarray) -> None:
         self._cursor = self._cursor._replace(digest=crc32c(part, self._cursor.digest))
@@ -283,6 +287,11 @@ class Directory(BatchedStream):
                 f"{path} has {source.columns} columns and the stream has {self._columns}: move it out of the "
                 "directory, or stream it separately"
             )
+        if self.keep:
+            keys = source.keys if isinstance(source, DenseSource) else None
+            if keys is None:
+                raise BadInputError(f"{path} has no names of columns, of which {', '.join(self.keep)} could be kept")
+            self._keys = _Keys(keys(self.keep), row)
         places = self._column_places(() if source.labels is None else source.labels.columns, str(path))
         rows = source.batches(row) if places is None else (batch[:, places] for batch in source.batches(row))
         return guarded(path, iter(rows))
@@ -322,6 +331,25 @@ class Directory(BatchedStream):
         raise BadInputError(
             f"{self._path} holds no complete file {self._pattern!r} yet: say how wide the rows will be with columns="
         )
+
+
+class _Keys:
+    """Columns of a file that are given beside its rows, from a row on."""
+
+    def __init__(self, tables: Iterator[Any], row: int) -> None:
+        self._tables, self._held, self._ahead = tables, list[Any](), row
+
+    def take(self, rows: int, path: Path) -> Any:
+        """The next rows of them, an Arrow table."""
+        from pyarrow import concat_tables
+
+        with reading(path):
+            while sum(table.num_rows for table in self._held) < rows + self._ahead:
+                self._held.append(next(self._tables))
+        table = concat_tables(self._held, promote_options="permissive")
+        self._held, start = [table.slice(self._ahead + rows)], self._ahead
+        self._ahead = 0
+        return table.slice(start, rows)
 
 
 def _used_file_error(path: Path, row: int, what: str) -> RefusedError:
