@@ -7,13 +7,14 @@ With scikit-learn installed they are estimators of its own: for pipelines, searc
 from __future__ import annotations
 
 import warnings
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.sparse import issparse
 
+from npmdask.containers.containers import labels_of
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators.view import View, in_units_of_data
 from npmdask.core.runs.automatic import posed
@@ -25,6 +26,7 @@ from npmdask.core.runs.resources import asked_resources
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.column_statistics import ColumnSums
 from npmdask.core.storage.kinds import real_array
+from npmdask.core.storage.labels import Labels
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, require
 from npmdask.estimators.base import REAL, TRANSFORMER, Estimator, batches, in_memory, require_words, seed_of
@@ -223,6 +225,10 @@ class _RunEstimator(Components):
         RefusedError
             The memory does not suffice, or ``store`` is of another run.
         """
+        return self._fit(X, labels_of(X), sample_weight)
+
+    def _fit(self, X: Any, labels: Labels | None, sample_weight: Any) -> Self:
+        """The same, of rows and columns that are called as ``labels`` say."""
         if self.missing not in (REFUSE, *COUNTED):
             known = ", ".join((REFUSE, *COUNTED))
             raise BadInputError(
@@ -244,6 +250,7 @@ class _RunEstimator(Components):
         require_words(self, self._words)
         asked = self._requested_components(n, d)
         opened = open_source(held, "sparse" if sparse else "samples")
+        opened = replace(opened, labels=opened.labels if labels is None else labels.fitting(opened.shape))
         weights = find_weights(opened, None, sample_weight, self.column_weights)
         request = Request(
             target_rank=asked,

@@ -365,6 +365,22 @@ def test_scikit_learn_refuses_another_order() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("estimator", [npmdask.PCA, npmdask.TruncatedSVD])
+def test_runs_of_estimators_keep_names(estimator: Any, tmp_path: Path) -> None:
+    """Of tables: other rows and weights meet them by name. Mutant: a fit of columns without names."""
+    known = table()
+    model = estimator(2, store=tmp_path / "run").fit(known)
+    solution = npmdask.resume(tmp_path / "run")
+    assert solution.labels.columns[0].values.tolist() == NAMES  # type: ignore[union-attr]
+    turned = known[[NAMES[i] for i in TURNED]]
+    np.testing.assert_allclose(solution.scores(turned), model.transform(known), rtol=0, atol=1e-10 * N)
+    weights = pd.Series([1.0, 2.0, 30.0, 4.0], index=NAMES)
+    for given in (weights[::-1], weights.to_numpy()):
+        found = estimator(2, column_weights=given).fit(known).singular_values_
+        np.testing.assert_array_equal(found, estimator(2, column_weights=weights).fit(known).singular_values_)
+
+
+@pytest.mark.slow
 def test_rows_of_two_fields_must_have_one_order() -> None:
     """They are not put in order, as neither field need fit into memory. Mutant: rows by position."""
     first = table().set_axis([f"p{i}" for i in range(N)])
