@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from npmdask.core.storage.columns import listed
 from npmdask.core.storage.labels import LATITUDES, LONGITUDES, Axis, Labels
 from npmdask.errors import BadInputError, NpmdaskError
 
@@ -100,10 +101,10 @@ def matched(
 
 
 def _differing(known: Axis, given: Axis, found: np.ndarray, of_given: str, of_known: str) -> str:
-    lost = _value_text(known.places[int(np.argmax(found < 0))])
-    more = np.setdiff1d(np.arange(given.size), found)
+    lost, more = [*map(_value_text, known.places[found < 0])], np.setdiff1d(np.arange(given.size), found)
     instead = f"; it has {_value_text(given.places[more[0]])} instead" if len(more) else ""
-    return f"{of_given} has no {known.name} {lost}, which {of_known} has{instead}"
+    others = f"; it lacks {len(lost) - 1} more ({listed(lost[1:])})" if len(lost) > 1 else ""
+    return f"{of_given} has no {known.name} {lost[0]}, which {of_known} has{instead}{others}"
 
 
 def _value_text(value: np.generic) -> str:
