@@ -4,6 +4,6 @@
 >>> npmdask.anndata.pca(adata, 50, memory="2GiB")  # doctest: +SKIP
 """
 
-from npmdask.estimators.annotated import pca
+from npmdask.estimators.annotated import pca, project
 
-__all__ = ["pca"]
+__all__ = ["pca", "project"]

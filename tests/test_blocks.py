@@ -79,7 +79,8 @@ ELSEWHERE = {
     },
     "docs/howto/audit.md": {"npmdask audit": "tests/audit/test_audit.py::test_the_command_line"},
     "docs/howto/cells.md": {
-        "import anndata": "tests/real/test_three_users.py::test_a_file_of_cells_to_the_places_of_scanpy"
+        "import anndata, matplotlib": "tests/real/test_three_users.py::test_a_file_of_cells_to_the_places_of_scanpy",
+        "import anndata, h5py": "tests/real/test_three_users.py::test_raw_counts_on_disk_to_neighbours",
     },
     "docs/howto/climate.md": {
         "import xarray": "tests/real/test_three_users.py::test_sea_surface_temperatures_to_a_map"

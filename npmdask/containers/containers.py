@@ -57,6 +57,8 @@ def values_of(given: Any, dim: str | int | None = None, *, gaps: bool = False) -
         Missing values, columns that are no numbers, or several variables.
     """
     library, kind = type(given).__module__.partition(".")[0], type(given).__name__
+    if library == "anndata" and hasattr(given, "dask"):  # part of a view
+        library = "dask"
     if library == "xarray" and kind in ("DataArray", "Dataset"):
         return _labelled(given, dim, gaps=gaps)
     if type(given).__module__ == "dask.delayed":  # which seems to have every attribute

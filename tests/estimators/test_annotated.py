@@ -109,7 +109,7 @@ def test_how_many_by_default() -> None:
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        ({"mask_var": "variable"}, "not a column of adata.var"),
+        ({"mask_var": "variable"}, r"Did not find `adata.var\['variable'\]`\. .* did you mean 'highly_variable'"),
         ({"mask_var": np.zeros(D, bool)}, "True for some"),
         ({"mask_var": np.arange(D)}, "give a truth value for each of the 40"),
         ({"layer": "thrice"}, "layer = 'thrice' is not there"),
@@ -119,5 +119,6 @@ def test_how_many_by_default() -> None:
 def test_what_is_refused(ask: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInputError, match=said):
         npmdask.anndata.pca(cells(), **ask)
-    with pytest.raises(BadInputError, match=r"for other data use npmdask\.PCA"):
-        npmdask.anndata.pca(np.eye(3))
+    for other in ("x.h5ad", [[1.0, 2.0]], np.arange(4.0)):
+        with pytest.raises(BadInputError, match=r"for other data use npmdask\.PCA"):
+            npmdask.anndata.pca(other)
