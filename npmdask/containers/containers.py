@@ -267,12 +267,15 @@ def _rows_first(array: Any, dim: str | int | None, what: str) -> Any:
 
 
 def _computed_table(table: Any) -> Any:
-    """The columns of a Dask DataFrame as an array, those of each partition in the order of the frame; its rows are
-    counted, which computes them once.
-    """
-    columns = list(table.columns)
+    """The columns of a Dask DataFrame as an array."""
+    values = partition_values(table)
+    return array_of_parts(table.to_delayed(), values, len(table.columns), values.args[1])
+
+
+def partition_values(table: Any) -> partial[np.ndarray]:
+    """A function for the values of a partition of a Dask DataFrame, its columns in the order of the frame."""
     dtype = np.result_type(*(kind if isinstance(kind, np.dtype) else np.float64 for kind in table.dtypes))
-    return array_of_parts(table.to_delayed(), partial(_aligned, columns, dtype), len(columns), dtype)
+    return partial(_aligned, list(table.columns), dtype)
 
 
 def _aligned(columns: list[Any], dtype: np.dtype, part: Any) -> np.ndarray:

@@ -47,7 +47,7 @@ MARGIN = 1.25  # over the measured peak of a block: what compressors and files t
 _last = threading.local()  # the block that the next unit of a task begins with
 
 
-def _plain(block: Any) -> np.ndarray:
+def plain_block(block: Any) -> np.ndarray:
     """A block of any dimensions, or some of its rows, as an array in the byte order of this machine.
 
     Raises
@@ -69,7 +69,7 @@ def _plain(block: Any) -> np.ndarray:
 
 def _rows(block: Any) -> np.ndarray:
     """Some rows of a block as rows of numbers, whatever its other dimensions."""
-    array = _plain(block)
+    array = plain_block(block)
     return array.reshape(len(array), -1)
 
 
@@ -190,9 +190,7 @@ class BlockRows:
         except NpmdaskError:
             raise
         except Exception as error:  # whatever a graph or a file raises
-            raise BadInputError(
-                f"the first rows of {self.name} cannot be computed ({type(error).__name__}: {error}); {self.remedy}"
-            ) from error
+            raise _not_computed(f"the first rows of {self.name}", error, self.remedy) from error
         needs = int(peak) + self._step * self.shape[1] * dtype.itemsize
         return replace(self, dtype=dtype, needs=needs, sparse=sparse, row_bytes=wide, first=first)
 
@@ -354,7 +352,11 @@ class GraphRows(BlockRows):
 
     def block(self, number: int) -> Any:
         found = self._compute_block(number)
-        return found if self.meant is None or issparse(found) else self.meant.required(_plain(found), shown(self.name))
+        return (
+            found
+            if self.meant is None or issparse(found)
+            else self.meant.required(plain_block(found), shown(self.name))
+        )
 
     def _compute_block(self, number: int) -> Any:
         keys, graph = self.graphs[number]
@@ -370,7 +372,7 @@ class GraphRows(BlockRows):
             return found[0]
         if all(issparse(part) for part in found):
             return hstack(found, format="csr")
-        parts = [_plain(part) for part in found]
+        parts = [plain_block(part) for part in found]
         whole = np.empty((self.heights[number], *map(sum, self.columns)), np.result_type(*parts))
         spans = [[slice(a, b) for a, b in pairwise(np.concatenate([[0], np.cumsum(c)]))] for c in self.columns]
         for where, part in zip(product(*spans), parts, strict=True):
@@ -386,21 +388,19 @@ def _compute(graph: dict[Any, Any], keys: Sequence[Any], callbacks: Any = ()) ->
 
 
 def array_of_parts(parts: Sequence[Any], values: Callable[[Any], np.ndarray], width: int, dtype: np.dtype) -> Any:
-    """The rows of ``values`` of some delayed parts, one below the other, as an array of Dask; all are computed once, to
-    count them.
+    """The rows of ``values`` of some delayed parts, one below the other, as an array of Dask; of none the height is
+    known.
     """
     import dask
     import dask.array as da
 
     made = [dask.delayed(values, pure=True)(part) for part in parts]
-    heights = dask.compute(*(dask.delayed(len)(part) for part in made))
-    return da.concatenate(
-        [da.from_delayed(part, (rows, width), dtype) for part, rows in zip(made, heights, strict=True)]
-    )
+    return da.concatenate([da.from_delayed(part, (np.nan, width), dtype) for part in made])
 
 
 def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> GraphRows:
-    """The rows of a Dask array of two dimensions or more, the first of which are rows.
+    """The rows of a Dask array of two dimensions or more, the first of which are rows; blocks of unknown height are
+    computed once, one at a time, to count them.
 
     Parameters
     ----------
@@ -411,11 +411,10 @@ def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> Grap
     Raises
     ------
     BadInputError
-        Sizes are unknown, blocks lie in the memory of a cluster, or every block needs all others.
+        The number of columns is unknown, blocks lie in the memory of a cluster, or every block needs all others.
     """
-    if any(np.isnan(n) for n in array.shape):
-        raise BadInputError(f"{where} has blocks of unknown size: call x.compute_chunk_sizes() first")
-    require(0 not in array.shape, f"{where} has shape {array.shape}: rows and columns are needed, at least one of each")
+    if any(np.isnan(n) for n in array.shape[1:]):
+        raise BadInputError(f"{where} has columns of unknown number: call x.compute_chunk_sizes() first")
     heights, *columns = array.chunks
     blocks = [
         tuple((array.name, row, *other) for other in product(*(range(len(c)) for c in columns)))
@@ -432,11 +431,16 @@ def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> Grap
     whole = {key: stored(task) for key, task in _optimized(array).items()}
     with naming(stored.stores):
         graphs = _graphs(whole, blocks, where)
+    counted = partial(_height, where=where, stores=stored.stores)
+    known = [counted(part) if np.isnan(n) else int(n) for part, n in zip(graphs, heights, strict=True)]
+    shape = (sum(known), *array.shape[1:])
+    require(0 not in shape, f"{where} has shape {shape}: rows and columns are needed, at least one of each")
+    graphs, known = tuple(part for part, n in zip(graphs, known, strict=True) if n), [n for n in known if n]
     rows = GraphRows(
         name=f"the Dask array {array.name}",
         stamp=", ".join(sorted({outside(node, {}) for node in stored.arrays})),
-        shape=(int(array.shape[0]), int(np.prod(array.shape[1:]))),
-        heights=tuple(int(n) for n in heights),
+        shape=(int(shape[0]), int(np.prod(shape[1:]))),
+        heights=tuple(known),
         columns=tuple(tuple(int(n) for n in c) for c in columns),
         graphs=graphs,
         meant=meant,
@@ -444,6 +448,22 @@ def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> Grap
         variables=tuple(sorted(stored.variables)),
     )
     return replace(rows, mark=next(filter(None, map(mark_of, stored.arrays)), None)).measured()
+
+
+def _height(part: tuple[tuple[Any, ...], dict[Any, Any]], where: str, stores: Sequence[WholeStore]) -> int:
+    """Count the rows of a row of blocks. Raises BadInputError where it cannot be computed."""
+    keys, graph = part
+    try:
+        with single_threaded_blas(), naming(stores):
+            return int(_compute(graph, keys[:1])[0].shape[0])
+    except NpmdaskError:
+        raise
+    except Exception as error:  # whatever a graph raises
+        raise _not_computed(f"block {keys[0][1]} of {where}", error, GraphRows.remedy) from error
+
+
+def _not_computed(what: str, error: Exception, remedy: str) -> BadInputError:
+    return BadInputError(f"{what} cannot be computed ({type(error).__name__}: {error}); {remedy}")
 
 
 def _optimized(array: Any) -> dict[Any, Any]:

@@ -447,10 +447,26 @@ def test_blocks_whose_other_dimensions_are_exchanged(columns: tuple[int, int]) -
         npmdask.top_k(cube.map_blocks(lambda b: b.transpose(0, 2, 1), meta=np.empty((0, 0, 0))), 3, dim=0)
 
 
+@pytest.mark.parametrize("columns", [24, 7])
+def test_blocks_of_unknown_height_are_counted(columns: int, tmp_path: Path) -> None:
+    """One of them has no rows; a run that was interrupted knows them again."""
+    kept = (np.arange(640) < 200) | (np.arange(640) >= 330)  # nothing of block 2
+    kept[7::10] = False
+    few = graph(columns=columns)[da.from_array(kept, chunks=100)]
+    rows = lazy.graph_rows(few, "x")
+    assert rows.shape == (kept.sum(), 24) and sum(rows.heights) == kept.sum() and min(rows.heights) > 0
+    units = range(-(-rows.shape[0] // rows.unit_rows))
+    np.testing.assert_array_equal(np.concatenate([tile.copy() for u in units for tile in rows.tiles(u)]), X[kept])
+    np.testing.assert_allclose(npmdask.top_k(few, 3, store=tmp_path / "run").values, true_values(X[kept]))
+    assert npmdask.top_k(few, 3, store=tmp_path / "run").data_passes == 0
+
+
 @pytest.mark.parametrize(
     ("given", "asked", "said"),
     [
-        (lambda: graph()[graph()[:, 0] > 0], {}, r"unknown size: call x.compute_chunk_sizes\(\)"),
+        (lambda: graph()[:, graph()[0] > 0], {}, r"columns of unknown number: call x.compute_chunk_sizes\(\)"),
+        (lambda: graph()[graph()[:, 0] > 1e9], {}, r"shape \(0, 24\)"),
+        (lambda: graph()[graph()[:, 0] / (1 // da.zeros(1)) > 0], {}, "block 0 of the Dask array cannot be computed"),
         (lambda: graph()[:, 0], {}, "1 dimensions; 2 are needed"),
         (lambda: graph()[:0], {}, r"shape \(0, 24\)"),
         (lambda: graph().reshape(640, 4, 6), {}, "dim=0"),
