@@ -224,7 +224,8 @@ def test_rooms_keep_their_secrets() -> None:
         if not name.startswith("prefect"):
             assert not roots & {"prefect", "flows"}, f"{name}: only npmdask/prefect knows prefect"
         if not name.startswith(("core.execution", "cluster")):
-            known = {"dask"} if name == "containers.lazy" else set()  # graphs as data: it runs no pass
+            graphs = name in ("containers.lazy", "containers.blockwise")  # as data: they run no pass
+            known = {"dask"} if graphs else set()
             assert not roots & {"dask", "distributed"} - known, f"{name}: only execution knows dask"
         if name.startswith(("core.algorithms", "streaming.algorithms")):
             assert not roots & {"zarr", "logging", "time", "os", "pathlib"}, f"{name}: algorithms are pure"

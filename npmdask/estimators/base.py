@@ -36,9 +36,9 @@ try:
 except ModuleNotFoundError:
 
     class _Transformer:
-        def fit_transform(self, X: Any, y: Any = None) -> Any:
-            """Fit to X, and transform it."""
-            return self.fit(X).transform(X)  # type: ignore[attr-defined]
+        def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Any:
+            """Fit to X, with options like ``sample_weight``, and transform it."""
+            return self.fit(X, **options).transform(X)  # type: ignore[attr-defined]
 
         def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
             """Name the columns of what ``transform`` returns, as scikit-learn does."""

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.sparse import issparse
 
+from npmdask.containers.lazy import BlockRows
 from npmdask.core.algorithms.base import checked_batch
 from npmdask.core.execution.executor import single_threaded_blas
 from npmdask.core.numerics.domains import one_of
@@ -17,7 +18,7 @@ from npmdask.core.runs.progress import with_progress
 from npmdask.core.storage.column_statistics import ColumnSums
 from npmdask.core.storage.kinds import real_array
 from npmdask.errors import BadInputError
-from npmdask.estimators.base import BATCH_BYTES, REAL, weighed, weighted_batches
+from npmdask.estimators.base import BATCH_BYTES, REAL, batches, require_words, weighed, weighted_batches
 from npmdask.estimators.pca import CentredComponents, shares_of_variance
 from npmdask.estimators.probabilistic import Probabilistic
 from npmdask.missing.gaps import Marks, unmarked
@@ -43,6 +44,7 @@ from npmdask.streaming.source import Reading, open_stream
 # lose less of the variance: 9, 120 and 16,000 times less where deviations fall as i^-0.25, i^-0.5 and 1 / i (k = 10,
 # d = 200, batches of 200 rows).
 HELD = 4
+SOLVERS = ("auto", "full", "tsqr", "randomized")  # words of dask-ml
 
 
 @dataclass(eq=False, repr=False)
@@ -71,6 +73,12 @@ class IncrementalPCA(Probabilistic, CentredComponents):
         Show the progress and the time left: on stderr, or below the cell of a notebook.
     copy : bool, default True
         As scikit-learn has it, and without effect: X is never changed.
+    svd_solver : {"auto", "full", "tsqr", "randomized"}, default "auto"
+        As dask-ml has it, and without effect: every batch is decomposed in full.
+    iterated_power : int or "auto", default 0
+        As ``svd_solver``.
+    random_state : int, RandomState or None, default None
+        As ``svd_solver``: nothing is random.
 
     Attributes
     ----------
@@ -116,6 +124,9 @@ class IncrementalPCA(Probabilistic, CentredComponents):
     missing_values: Any = None
     progress: bool = False
     copy: bool = True
+    svd_solver: str = "auto"
+    iterated_power: int | str = 0
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """
@@ -161,7 +172,7 @@ class IncrementalPCA(Probabilistic, CentredComponents):
         Parameters
         ----------
         X : array_like, table or sparse matrix, shape (n, d)
-            Rows, in memory; of a first batch at least 2, and ``n_components`` of them.
+            Rows, one batch, which lazy ones are computed for; of a first batch at least 2, and ``n_components``.
         y : None
             Ignored; it is there for pipelines.
         sample_weight : array_like, shape (n,), optional
@@ -175,10 +186,14 @@ class IncrementalPCA(Probabilistic, CentredComponents):
         Raises
         ------
         BadInputError
-            Wrong width, too few rows, or rows that are not finite real numbers: nothing was learnt.
+            Wrong width, too few rows, rows that are not finite real numbers, or another ``n_components`` than before:
+            nothing was learnt.
         """
         first = not hasattr(self, "components_")
         held = self._checked_input(X, first=first, least=1 + first, dtype=REAL, gaps=self._imputes)
+        if isinstance(held, BlockRows):
+            lazy = open_stream(held, Reading(gaps="give" if self._imputes else REFUSE)).stream
+            held = np.concatenate([rows.copy() for rows in batches(lazy)])
         rows = real_array(held.toarray() if issparse(held) else held, "the rows")
         if not first:
             self._require_width(rows.shape)
@@ -205,10 +220,12 @@ class IncrementalPCA(Probabilistic, CentredComponents):
         if len(shape) != 2 or shape[0] < 2 or not shape[1]:
             raise BadInputError(f"a first batch of shape {shape}: at least 2 rows and 1 column are needed")
         n, d = shape
+        require_words(self, {"svd_solver": SOLVERS})
         asked = min(n, d) if self.n_components is None else self._requested_components(d)
         if asked > n:
             raise BadInputError(
-                f"n_components = {asked}, and the first batch has {n} rows (n_samples = {n}): give at least as many"
+                f"n_components={asked} must be less or equal to the batch number of samples {n} for the first "
+                f"partial_fit call: give at least as many rows (n_samples = {n})"
             )
         self.n_components_, self.n_features_in_ = asked, d
         self._basis: Block = np.zeros((d, 0))
@@ -219,6 +236,11 @@ class IncrementalPCA(Probabilistic, CentredComponents):
     def _absorb_rows(self, rows: np.ndarray, weights: np.ndarray | None) -> None:
         if not hasattr(self, "components_"):
             self._begin(rows.shape)
+        elif self.n_components not in (None, self.n_components_):
+            raise BadInputError(
+                f"n_components was {self.n_components_} for the rows so far, and is {self.n_components!r} now: set it "
+                "to what it was, or call fit for all rows"
+            )
         self._require_weight(rows, weights)
         levels = self._levels
         if self._imputes and not np.isinf(rows).any():

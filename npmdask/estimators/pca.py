@@ -7,13 +7,17 @@ With scikit-learn installed they are estimators of its own: for pipelines, searc
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.sparse import issparse
 
+from npmdask.containers.blockwise import is_lazy, mapped, token_of
 from npmdask.containers.containers import labels_of
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators.view import View, in_units_of_data
@@ -26,7 +30,8 @@ from npmdask.core.runs.resources import asked_resources
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.column_statistics import ColumnSums
 from npmdask.core.storage.kinds import real_array
-from npmdask.core.storage.labels import Labels
+from npmdask.core.storage.labels import Axis, Labels
+from npmdask.core.storage.names import matched
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, require
 from npmdask.estimators.base import REAL, TRANSFORMER, Estimator, batches, in_memory, require_words, seed_of
@@ -50,6 +55,14 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
     missing_: Missing | None = None
     _model: FactorModel | None = None  # of rows with gaps, where the fit found one
 
+    def __dir__(self) -> list[str]:
+        """Leave out what says nothing: who compares estimators compares their attributes."""
+        return [name for name in super().__dir__() if name != "missing_" or self.missing_ is not None]
+
+    def __dask_tokenize__(self) -> Any:
+        """Tell Dask all that it is, which would look at parameters only: two fits are not the same."""
+        return token_of(type(self).__name__, vars(self))
+
     @property
     def _marks(self) -> Marks:
         """Numbers that mark missing values, where ``missing_`` does not say them."""
@@ -70,13 +83,19 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Returns
         -------
         numpy.ndarray, shape (n, k)
-            Scores, in memory.
+            Scores, in memory. Of an array or DataFrame of Dask, or a chunked DataArray, one of the same kind and blocks
+            of rows, which nothing is computed of here, and which no store resumes.
 
         Raises
         ------
         BadInputError
-            Rows of another width, or before ``fit``.
+            Rows of another width, or before ``fit``; of what is lazy, other faults of rows when they are computed.
         """
+        self._require_fit()
+        if is_lazy(X):
+            gaps = self.missing_ is not None or require_rule(missing) == LEAST_SQUARES
+            to = Axis("mode", len(self.components_), self.get_feature_names_out())
+            return self._mapped("scores", X, "_scores", to, self._axes, self._require_width, gaps=gaps, missing=missing)
         return self._scores(X, missing=missing)
 
     def _scores(self, X: Any, dtype: Any = None, missing: str = AS_RUN) -> np.ndarray:
@@ -110,12 +129,12 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array_like, shape (n, k)
-            Scores.
+            Scores, in memory or lazy.
 
         Returns
         -------
         numpy.ndarray, shape (n, d)
-            Rows.
+            Rows; of lazy scores as lazy ones, as for ``transform``.
 
         Raises
         ------
@@ -123,14 +142,45 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
             Scores of another number of components, or before ``fit``.
         """
         self._require_fit()
+        if is_lazy(X):
+            to = self._axes[0] if len(self._axes) == 1 else Axis("column", self.n_features_in_)
+            return self._mapped("rows", X, "_rows_of", to, (), self._require_scores)
         given = np.asarray(real_array(X, "the scores"))
-        scores = given.astype(np.float64, copy=False)
-        if scores.ndim != 2 or scores.shape[1] != len(self.components_):
-            raise BadInputError(f"scores of shape {scores.shape}: {len(self.components_)} columns are needed")
+        return self._rows_of(given, dtype_of(given))
+
+    def _rows_of(self, scores: np.ndarray, dtype: Any) -> np.ndarray:
+        """Rows of ``dtype`` that have these scores."""
+        scores = np.asarray(real_array(scores, "the scores"), np.float64)
+        self._require_scores(scores.shape)
         patterns = in_units_of_data(self._select_kept(self.components_.T), self._column_weight)
         rows = (scores * self._scale()) @ patterns.T
         rows = self._expand_columns(rows + self._select_kept(self.mean_) if self.centred else rows, np.nan)
-        return rows.astype(dtype_of(given), copy=False)
+        return rows.astype(dtype, copy=False)
+
+    def _mapped(
+        self,
+        called: str,
+        X: Any,
+        method: str,
+        to: Axis,
+        known: tuple[Axis, ...],
+        fits: Callable[[Any], None],
+        *,
+        gaps: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Map a method of this object, as it is now, over lazy rows, whose columns are the ``known`` ones."""
+        labels, shape = labels_of(X), tuple[Any, ...](getattr(X, "shape", ()))
+        places = matched(known, () if labels is None else labels.columns, "X", "the fit").places
+        if places is None and len(shape) == 2 and not np.isnan(shape[1]):
+            fits(shape)
+        held = copy(self)
+        held.__dict__.pop("feature_names_in_", None)  # blocks have no names, and need none
+        return mapped(called, X, partial(getattr(held, method), **options), to, places, gaps=gaps)
+
+    def _require_scores(self, shape: tuple[int, ...]) -> None:
+        if len(shape) != 2 or shape[1] != len(self.components_):
+            raise BadInputError(f"scores of shape {shape}: {len(self.components_)} columns are needed")
 
     def _select_kept(self, values: np.ndarray) -> np.ndarray:
         """Select the entries (d or d x k) of the columns that were kept."""
@@ -248,12 +298,13 @@ class _RunEstimator(Components):
         require(n > self.centred, f"X has {n} sample (n_samples = {n}): at least 2 are needed")
         self.n_features_in_ = d
         require_words(self, self._words)
+        require(getattr(self, "compute", True), "compute = False: a fit computes its answer, so leave it out")
         asked = self._requested_components(n, d)
         opened = open_source(held, "sparse" if sparse else "samples")
         opened = replace(opened, labels=opened.labels if labels is None else labels.fitting(opened.shape))
         weights = find_weights(opened, None, sample_weight, self.column_weights)
         request = Request(
-            target_rank=asked,
+            target_rank=asked or 1,  # of none the means and the variance of all columns are left
             center=self.centred,
             tol=self.tol or None,  # 0 is what scikit-learn has by default
             seed=seed_of(self.random_state),
@@ -268,9 +319,15 @@ class _RunEstimator(Components):
         found = solution.missing
         self._kept = None if found is None or len(found.kept) == d else found.kept
         counted = n if weights is None or weights.rows is None else float(weights.rows.sum())
-        k = most_likely_rank(solution.explained_variance, counted) if self.n_components == MLE else None
+        k = (
+            most_likely_rank(solution.explained_variance, counted)
+            if self.n_components == MLE
+            else 0
+            if asked == 0
+            else None
+        )
         self.components_ = self._expand_columns(solution.basis.T[:k], 0.0).astype(dtype_of(held), copy=False)
-        self.singular_values_, self.n_samples_, self.missing_ = solution.singular_values[:k], n, found
+        self.singular_values_, self._rows_of_fit, self.missing_ = solution.singular_values[:k], n, found
         assert solution.analysed.components is not None
         self._column_weight = solution.analysed.components.column_weight
         self._model = solution.analysed.components.model
@@ -292,10 +349,11 @@ class _RunEstimator(Components):
             raise BadInputError(f"n_components = {asked!r}: give a number, or a share of the variance")
         if isinstance(asked, float | np.floating) and 0 < asked < 1:
             return float(asked)
-        if not isinstance(asked, int | np.integer) or isinstance(asked, bool) or not 1 <= asked <= most:
+        least = int(not self.centred or self.svd_solver in ("arpack", "randomized"))  # of these scikit-learn wants one
+        if not isinstance(asked, int | np.integer) or isinstance(asked, bool) or not least <= asked <= most:
             raise BadInputError(
-                f"n_components={asked!r} must be between 1 and min(n_samples, n_features)={most} (n_samples = {n}, "
-                f"n_features = {d}), or a share of the variance between 0 and 1: give one of them"
+                f"n_components={asked!r} must be between {least} and min(n_samples, n_features)={most} (n_samples = "
+                f"{n}, n_features = {d}), or a share of the variance between 0 and 1: give one of them"
             )
         return int(asked)
 
@@ -315,7 +373,7 @@ class PCA(Probabilistic, CentredComponents, _RunEstimator):
     Parameters
     ----------
     n_components : int, float, "mle" or "auto", optional
-        Number of components, 1 to min(n, d), or the share of the variance (0 to 1) that they must explain; by default
+        Number of components, 0 to min(n, d), or the share of the variance (0 to 1) that they must explain; by default
         all. "mle": the most likely number (Minka 2000), of all d variances. With ``missing="em"`` also "auto": the
         number that best predicts held-out entries.
     column_weights : array_like, shape (d,), optional
@@ -350,7 +408,7 @@ class PCA(Probabilistic, CentredComponents, _RunEstimator):
     copy : bool, default True
         As in scikit-learn, and without effect: X is never changed.
     svd_solver, power_iteration_normalizer : str, default "auto"
-        As in scikit-learn, and without effect: data and memory decide how the same components are found.
+        As in scikit-learn and dask-ml, and without effect: data and memory decide how the same components are found.
     iterated_power : int or "auto", default "auto"
         As ``svd_solver``.
     n_oversamples : int, default 10
@@ -403,7 +461,7 @@ class PCA(Probabilistic, CentredComponents, _RunEstimator):
     n_oversamples: int = 10
 
     _words: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "svd_solver": ("auto", "full", "covariance_eigh", "arpack", "randomized"),
+        "svd_solver": ("auto", "full", "covariance_eigh", "arpack", "randomized", "tsqr"),
         "iterated_power": ("auto", 0),
         "n_oversamples": (1,),
         "power_iteration_normalizer": NORMALIZERS,
@@ -415,6 +473,7 @@ class PCA(Probabilistic, CentredComponents, _RunEstimator):
         return tags
 
     def _finish(self, held: Any, solution: Solution, row_weight: np.ndarray | None) -> None:
+        self.n_samples_ = self._rows_of_fit
         rows = self.n_samples_ if row_weight is None else float(row_weight.sum())  # a weight is a number of rows
         k, most = len(self.singular_values_), min(rows, len(solution.basis))
         assert solution.mean is not None
@@ -457,13 +516,15 @@ class TruncatedSVD(_RunEstimator):
     progress : bool, default False
         Show the progress and the time left: on stderr, or below the cell of a notebook.
     algorithm : str, default "randomized"
-        As in scikit-learn, and without effect: data and memory decide how the same vectors are found.
+        As in scikit-learn and dask-ml, and without effect: data and memory decide how the same vectors are found.
     n_iter : int, default 5
         As ``algorithm``.
     n_oversamples : int, default 10
         As ``algorithm``.
     power_iteration_normalizer : str, default "auto"
         As ``algorithm``.
+    compute : bool, default True
+        As in dask-ml; False is refused, since a fit is a run with an answer.
 
     Attributes
     ----------
@@ -497,9 +558,10 @@ class TruncatedSVD(_RunEstimator):
     n_iter: int = 5
     n_oversamples: int = 10
     power_iteration_normalizer: str = "auto"
+    compute: bool = True
 
     _words: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "algorithm": ("randomized", "arpack"),
+        "algorithm": ("randomized", "arpack", "tsqr"),
         "n_iter": (0,),
         "n_oversamples": (1,),
         "power_iteration_normalizer": NORMALIZERS,
@@ -513,7 +575,7 @@ class TruncatedSVD(_RunEstimator):
             here = slice(start, start + len(rows))
             moments.add(rows if roots is None else rows * roots, None if row_weight is None else row_weight[here])
             start = here.stop
-        n = View(row_weight=row_weight).weight_of_rows(self.n_samples_)
+        n = View(row_weight=row_weight).weight_of_rows(self._rows_of_fit)
         total, squares = float(moments.m2.sum()) / n, self.singular_values_**2 / n
         self.explained_variance_ = np.maximum(squares - (solution.basis.T @ moments.mean) ** 2, 0.0)
         self.explained_variance_ratio_ = shares_of_variance(self.explained_variance_, total)

@@ -142,7 +142,9 @@ class Probabilistic:
     @property
     def _noise(self) -> float:
         """The variance of the noise; 0 where it is rounding."""
-        return self.noise_variance_ if self.noise_variance_ > ROUNDING * self.explained_variance_[0] else 0.0
+        return (
+            self.noise_variance_ if self.noise_variance_ > ROUNDING * self.explained_variance_.max(initial=0.0) else 0.0
+        )
 
     def _inverse(self) -> tuple[np.ndarray, np.ndarray]:
         """Inverses of the variances along the components (k), 0 of those that are rounding, and the variances else."""

@@ -142,8 +142,9 @@ def test_rows_of_too_small_a_rank_are_completed() -> None:
         (lambda: IncrementalPCA(16).fit(X), "from 1 to 15"),
         (lambda: IncrementalPCA(0.5).fit(X), "from 1 to 15"),  # type: ignore[arg-type]
         (lambda: IncrementalPCA(5, batch_size=4).fit(X), "batch_size = 4.*at least 2 and n_components"),
-        (lambda: IncrementalPCA(5).partial_fit(X[:4]), "the first batch has 4 rows"),
-        (lambda: IncrementalPCA(5).fit(X[:4]), "the first batch has 4 rows"),
+        (lambda: IncrementalPCA(5).partial_fit(X[:4]), "less or equal to the batch number of samples 4"),
+        (lambda: IncrementalPCA(5).fit(X[:4]), "less or equal to the batch number of samples 4"),
+        (lambda: IncrementalPCA(2, svd_solver="svd").fit(X), "'svd_solver' parameter of IncrementalPCA must be"),
         (lambda: IncrementalPCA().partial_fit(X[:1]), "minimum of 2"),
         (lambda: IncrementalPCA().fit(da.from_array(X[:1])), "at least 2 rows"),
         (lambda: IncrementalPCA(2).fit(X).partial_fit(X[:, 1:]), "14 features.*expecting 15"),
@@ -154,6 +155,30 @@ def test_rows_of_too_small_a_rank_are_completed() -> None:
 def test_what_is_refused(given: Callable[[], Any], said: str) -> None:
     with pytest.raises(BadInputError, match=said):
         given()
+
+
+def test_another_number_of_components_than_before() -> None:
+    model = IncrementalPCA(3).fit(X)
+    for other in (2, 4):
+        model.set_params(n_components=other)
+        with pytest.raises(
+            BadInputError, match=f"was 3 for the rows so far, and is {other} now: set it to what it was"
+        ):
+            model.partial_fit(X)
+    untouched = IncrementalPCA(3).fit(X).partial_fit(X)
+    np.testing.assert_array_equal(model.set_params(n_components=3).partial_fit(X).components_, untouched.components_)
+    assert model.set_params(n_components=2).fit(X).components_.shape == (2, 15)
+
+
+@pytest.mark.parametrize("missing", ["refuse", "impute"])
+def test_a_lazy_batch_is_one_batch(missing: str) -> None:
+    rows = np.where(X > 30, np.nan, X) if missing == "impute" else X
+    lazy = da.from_array(rows, chunks=(70, 15))
+    few = lazy[da.from_array(np.arange(len(X)) % 2 == 0, chunks=70)]  # blocks of unknown height
+    ours, other = IncrementalPCA(3, missing=missing), IncrementalPCA(3, missing=missing)
+    for batch, plain in ((lazy, rows), (few, rows[::2])):
+        found = ours.partial_fit(batch).components_
+        np.testing.assert_array_equal(found, other.partial_fit(plain).components_)
 
 
 def test_a_refused_batch_changes_nothing() -> None:

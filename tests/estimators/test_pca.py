@@ -72,6 +72,22 @@ def test_pca_is_that_of_scikit_learn(asked: Any, whiten: bool) -> None:
     np.testing.assert_allclose(ours.noise_variance_, other.noise_variance_, rtol=1e-8)
 
 
+def test_no_components_leave_the_mean_and_the_noise() -> None:
+    ours, other = npmdask.PCA(0).fit(X), theirs.PCA(0).fit(X)
+    assert ours.transform(X).shape == (400, 0) and ours.n_components_ == 0
+    np.testing.assert_allclose(ours.inverse_transform(np.empty((2, 0))), [X.mean(axis=0)] * 2)
+    np.testing.assert_allclose(ours.noise_variance_, other.noise_variance_)
+    np.testing.assert_allclose(ours.get_precision(), other.get_precision())
+    np.testing.assert_allclose(ours.score(X), other.score(X))
+
+
+def test_what_says_nothing_is_no_attribute_to_who_compares_estimators() -> None:
+    for ours, other in ((npmdask.PCA(2), theirs.PCA(2)), (npmdask.TruncatedSVD(2), theirs.TruncatedSVD(2))):
+        names = [{n for n in dir(one.fit(X)) if n.endswith("_") and n[0] != "_"} for one in (ours, other)]
+        assert names[0] == names[1] and ours.missing_ is None
+    assert "missing_" in dir(npmdask.PCA(2, missing="mean").fit(X))
+
+
 def test_fewer_rows_than_columns() -> None:
     ours, other = npmdask.PCA(5).fit(X[:9]), theirs.PCA(5, svd_solver="full").fit(X[:9])
     same(ours, other, X[:9])
@@ -151,15 +167,21 @@ def test_a_fit_with_a_store_is_not_done_twice(tmp_path: Path) -> None:
     ("given", "said"),
     [
         (lambda: npmdask.PCA("most").fit(X), "n_components = 'most': give a number"),
-        (lambda: npmdask.PCA(16).fit(X), "between 1 and min"),
-        (lambda: npmdask.PCA(0).fit(X), "between 1 and min"),
-        (lambda: npmdask.PCA(True).fit(X), "between 1 and min"),
-        (lambda: npmdask.PCA(1.5).fit(X), "between 1 and min"),
+        (lambda: npmdask.PCA(16).fit(X), "between 0 and min"),
+        (lambda: npmdask.PCA(-1).fit(X), "between 0 and min"),
+        (lambda: npmdask.PCA(0, svd_solver="randomized").fit(X), "between 1 and min"),
+        (lambda: npmdask.PCA(True).fit(X), "between 0 and min"),
+        (lambda: npmdask.PCA(1.5).fit(X), "between 0 and min"),
+        (lambda: npmdask.TruncatedSVD(0).fit(X), "between 1 and min"),
+        (lambda: npmdask.TruncatedSVD(compute=False).fit(X), "compute = False: a fit computes its answer"),
         (lambda: npmdask.PCA(2).fit(X[:1]), "1 sample"),
         (lambda: npmdask.PCA(2).fit(da.from_array(X[:1])), "1 sample"),
         (lambda: npmdask.PCA(2).fit("nowhere.zarr"), "there is nothing at"),
         (lambda: npmdask.PCA(2).fit(X).transform(X[:, 1:]), "X has 14 features, but PCA is expecting 15"),
-        (lambda: npmdask.PCA(2).fit(X).transform(da.from_array(X[:, 1:])), "has 14 columns and the components have"),
+        (
+            lambda: npmdask.PCA(2).fit(X).transform(da.from_array(X[:, 1:])),
+            "X has 14 features, but PCA is expecting 15",
+        ),
         (lambda: npmdask.PCA(2).fit(X).inverse_transform(X), "2 columns are needed"),
         (lambda: npmdask.PCA(2).fit(np.where(X > 30, np.nan, X)), "NaN"),
         (lambda: npmdask.PCA(2).fit(pd.DataFrame({"a": ["x", "y"]})), "convert|no real numbers"),
