@@ -11,7 +11,7 @@ module = folder=$$(mktemp -d -p $(SCRATCH) npmdask-tests-XXXXXX) && chmod 711 "$
 tests = $(call module,pytest $(1))
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: env docs deployments hosts lanes peers run serve private test test-of check house full bench papers certificates mutants kills matrix soak audit audit-deps format lock lock-peers clean
+.PHONY: env docs deployments hosts lanes peer-suites peers run serve private test test-of check house full bench papers certificates mutants kills matrix soak audit audit-deps format lock lock-peers clean
 
 env: $(STAMP)
 
@@ -54,6 +54,9 @@ docs: env           ## the site, in build/site: pages, API, gallery; offline; a 
 
 lanes: env          ## tests of the core with the oldest and the newest versions that the metadata allow; needs the network
 	@$(BIN)/python -m infra.lanes $(if $(PYTHON_NEWEST),--python $(PYTHON_NEWEST))
+
+peer-suites: env    ## the peers' own tests of PCA, SVD and EOFs, npmdask behind their imports; needs the network; DASK_ML=FOLDER
+	@$(BIN)/python -m infra.peer_suites $(ONLY) $(if $(DASK_ML),--dask-ml $(DASK_ML))
 
 peers: $(PEERS)     ## the packages that `make bench` compares with, in an environment of their own
 
