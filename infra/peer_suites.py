@@ -227,7 +227,7 @@ def outcomes_of(suite: Suite, above: Path, python: str) -> dict[str, str]:
         copied(suite, above, folder)
         path = os.pathsep.join([str(folder), str(folder / suite.path), str(ROOT)])
         told = {**os.environ, "PYTHONPATH": path, OUTCOMES: str(found), "PYTHONHASHSEED": "0"}
-        options = ("-q", "--tb", "line", "-p", "no:cacheprovider", "-p", "infra.peer_suites", *suite.options)
+        options = ("-q", "--tb", "line", "-p", "infra.peer_suites", *suite.options)
         command = (python, "-m", "pytest", *options, "--continue-on-collection-errors", *suite.tests)
         subprocess.run(command, cwd=folder, env=told)
         return dict(json.loads(found.read_text()))
@@ -243,8 +243,10 @@ def environment(folder: Path) -> str:
     (folder / "pins.txt").write_text("\n".join(pins) + "\n")
     subprocess.run((sys.executable, "-m", "venv", folder / "env"), check=True)
     python = str(folder / "env" / "bin" / "python")
-    options = ("--no-deps", "--require-hashes", "-q", "--disable-pip-version-check")
-    subprocess.run((python, "-m", "pip", "install", *options, "-r", folder / "pins.txt"), check=True)
+    pip = (python, "-m", "pip", "install", "--no-deps", "-q", "--disable-pip-version-check")
+    subprocess.run((*pip, "--require-hashes", "-r", folder / "pins.txt"), check=True)
+    subprocess.run((sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder), cwd=ROOT, check=True)
+    subprocess.run((*pip, *folder.glob("npmdask-*.whl")), check=True)  # a run remembers the version that is installed
     return python
 
 

@@ -15,7 +15,7 @@ import npmdask
 from infra import peer_suites
 from infra.peer_suites import SUITES, Row, Table
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NIGHT = ROOT / ".github" / "workflows" / "nightly.yml"
 DOORS = SUITES["dask-ml"].doors
 
