@@ -429,6 +429,10 @@ def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> Grap
         )
     stored = wholeness.Stored()
     whole = {key: stored(task) for key, task in _optimized(array).items()}
+    if isinstance(array._meta, np.ndarray):
+        taken = _blocks_together(whole, blocks, heights, int(np.prod(array.shape[1:])) * array.dtype.itemsize)
+        if taken != heights:
+            return graph_rows(array.rechunk((taken, *columns)), where, meant)
     with naming(stored.stores):
         graphs = _graphs(whole, blocks, where)
     counted = partial(_height, where=where, stores=stored.stores)
@@ -487,26 +491,48 @@ def _graphs(
         What many need is too large to be kept.
     """
     from dask._task_spec import DataNode, convert_legacy_graph  # what graphs are made of; public names there are none
-    from dask.core import toposort
     from dask.optimization import cull
 
     whole = convert_legacy_graph(whole)
-    needed: dict[Any, set[int]] = {key: set() for key in whole}  # by which rows of blocks
-    for number, keys in enumerate(blocks):
-        for key in keys:
-            needed[key].add(number)
-    kept = []
-    for key in reversed(toposort(whole, dependencies={key: task.dependencies for key, task in whole.items()})):
-        if len(needed[key]) > SHARED and not isinstance(whole[key], DataNode):
-            kept.append(key)  # and what only it is made of is not needed any more
-            continue
-        for other in whole[key].dependencies:
-            if len(needed[other]) <= SHARED:
-                needed[other] |= needed[key]
+    kept = [key for key, needed in _needed_by(whole, blocks).items() if len(needed) > SHARED]
     with single_threaded_blas():
         values = dict(zip(kept, _compute(cull(whole, kept)[0], kept, (_memory_guard(set(kept), where),)), strict=True))
     known = {**whole, **{key: DataNode(key, value) for key, value in values.items()}}
     return tuple((keys, dict(cull(known, list(keys))[0])) for keys in blocks)
+
+
+def _needed_by(whole: dict[Any, Any], blocks: list[tuple[Any, ...]]) -> dict[Any, set[int]]:
+    """Return which rows of blocks need each part of a graph that has to be computed, the last parts first; what only
+    parts are made of that more than ``SHARED`` need is not needed itself.
+    """
+    from dask._task_spec import DataNode
+    from dask.core import toposort
+
+    needed: dict[Any, set[int]] = {key: set() for key in whole}
+    for number, keys in enumerate(blocks):
+        for key in keys:
+            needed[key].add(number)
+    order = [*reversed(toposort(whole, dependencies={key: task.dependencies for key, task in whole.items()}))]
+    for key in order:
+        if len(needed[key]) <= SHARED or isinstance(whole[key], DataNode):
+            for other in whole[key].dependencies:
+                needed[other] |= needed[key]
+    return {key: needed[key] for key in order if not isinstance(whole[key], DataNode)}
+
+
+def _blocks_together(
+    whole: dict[Any, Any], blocks: list[tuple[Any, ...]], heights: tuple[int, ...], row_bytes: int
+) -> tuple[int, ...]:
+    """The heights of blocks of rows where neighbours that more than ``SHARED`` of are cut out of one block are one: a
+    field less its climatology has a block for every month. Where that would be too large, they stay as they are.
+    """
+    edges, joined = np.concatenate([[0], np.cumsum(heights)]), np.ones(len(heights) + 1, bool)
+    for needed in _needed_by(whole, blocks).values():
+        first, last = min(needed, default=0), max(needed, default=0)
+        if SHARED < len(needed) == last - first + 1 and (edges[last + 1] - edges[first]) * row_bytes <= MOST_SHARED:
+            joined[first + 1 : last + 1] = False
+    found = np.diff(edges[joined])
+    return tuple(found.tolist()) if found.max() * row_bytes <= MOST_SHARED else heights
 
 
 def _memory_guard(kept: set[Any], where: str) -> tuple[Any, ...]:

@@ -192,6 +192,26 @@ def test_what_every_block_needs_must_be_small(monkeypatch: pytest.MonkeyPatch) -
         npmdask.top_k(da.from_array(X.T.copy(), chunks=(2, 640)).map_blocks(np.abs).T.rechunk((40, 24)), 3)
 
 
+@pytest.mark.slow
+def test_a_field_less_its_climatology_is_read_by_its_own_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutants: neighbours are not joined; they are, however large that is."""
+    stored = zarr.create_array(tmp_path / "x.zarr", shape=(96, 640), chunks=(24, 640), dtype="f8")
+    stored[:] = values = np.abs(np.resize(X, (96, 640)))
+    x, months = da.from_zarr(tmp_path / "x.zarr"), np.arange(96) % 12
+    climatology = da.stack([x[months == month].mean(0) for month in range(12)]).rechunk((1, 640))
+    one_by_one = da.concatenate([x[row : row + 1] - climatology[row % 12][None] for row in range(96)])
+    monkeypatch.setattr(lazy, "MOST_SHARED", 24 * 640 * 8)  # a quarter of the field, twice the climatology
+    rows = lazy.graph_rows(one_by_one, "x")
+    assert rows.heights == (24,) * 4
+    wanted = values - np.stack([values[months == month].mean(0) for month in range(12)])[months]
+    np.testing.assert_allclose(np.concatenate([rows.block(i) for i in range(4)]), wanted, atol=1e-12)
+    monkeypatch.setattr(lazy, "MOST_SHARED", 23 * 640 * 8)
+    with pytest.raises(BadInputError, match="depend on each other"):
+        lazy.graph_rows(one_by_one, "x")
+
+
 def test_what_a_mean_is_made_of_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "MOST_SHARED", 50_000)  # bytes; the rows are 122,880
     x, truth = graph().map_blocks(np.abs), np.abs(X)
