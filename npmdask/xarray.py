@@ -6,12 +6,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from npmdask.estimators.eof import EOF, HilbertEOF
+from npmdask.estimators.eof import EOF, EOFRotator, HilbertEOF
 
 if TYPE_CHECKING:
     from npmdask.two_fields.coupled import CCA, MCA
 
-__all__ = ["CCA", "EOF", "MCA", "HilbertEOF"]
+__all__ = ["CCA", "EOF", "MCA", "ComplexEOF", "EOFRotator", "HilbertEOF"]
+ComplexEOF = EOF  # of complex numbers
 
 
 def __getattr__(name: str) -> Any:

@@ -398,6 +398,13 @@ def array_of_parts(parts: Sequence[Any], values: Callable[[Any], np.ndarray], wi
     return da.concatenate([da.from_delayed(part, (np.nan, width), dtype) for part in made])
 
 
+def beside(arrays: Sequence[Any]) -> Any:
+    """Arrays of Dask with the same rows as one."""
+    import dask.array as da
+
+    return da.concatenate(arrays, axis=1).rechunk({1: -1})
+
+
 def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> GraphRows:
     """The rows of a Dask array of two dimensions or more, the first of which are rows; blocks of unknown height are
     computed once, one at a time, to count them.

@@ -1,6 +1,6 @@
 """Empirical orthogonal functions of gridded data: principal components that stay on their grid (npmdask.xarray).
 
-:class:`Gridded` is a field as rows and columns, and vectors over its columns as maps. :class:`HilbertEOF` finds
+:class:`HilbertEOF` finds
 propagating patterns, from the analytic signal of every grid point. For it the field is turned round: a row is a grid
 point, whose analytic signal needs all times of that point and no other. So rows are computed a block of points at a
 time, in every pass, and nothing as large as the field is ever in memory.
@@ -8,7 +8,7 @@ time, in every pass, and nothing as large as the field is ever in memory.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -16,133 +16,28 @@ from typing import Any, Self
 import numpy as np
 
 from npmdask.complex.parts import fix_phases
-from npmdask.containers.lazy import rows_of_a_block
 from npmdask.core.checkpoint.store import RunStore
-from npmdask.core.numerics.domains import one_of
+from npmdask.core.numerics.domains import less_one, one_of
+from npmdask.core.numerics.units import attributes
 from npmdask.core.runs.automatic import posed
-from npmdask.core.runs.components import AS_RUN
 from npmdask.core.runs.driver import drive, solve
 from npmdask.core.runs.problem import Request
 from npmdask.core.runs.progress import with_progress
 from npmdask.core.runs.resources import asked_resources
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.column_statistics import ColumnStatistics
-from npmdask.core.storage.labels import DESCRIBED, Axis, axis_of
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError, require
 from npmdask.estimators.base import run_store
-from npmdask.missing.gaps import COUNTED, DROP, REFUSE, checked_marks, unmarked
-from npmdask.missing.rules import Missing, gaps_of
-from npmdask.weights.aspect import COSLAT, Weights, find_weights, over, weights_called
-
-
-@dataclass(frozen=True)
-class Gridded:
-    """The grid of a DataArray: its first sample (``grid``, with coordinates), and the dimension of samples.
-
-    Columns are grid points, in the order of the dimensions of the grid.
-    """
-
-    grid: Any
-    sample: str
-
-    @classmethod
-    def of(cls, X: Any, dim: str) -> Gridded:
-        """Make one from a DataArray.
-
-        Raises
-        ------
-        BadInputError
-            No DataArray, nothing along ``dim``, or no other dimension.
-        """
-        if type(X).__name__ != "DataArray":
-            raise BadInputError(f"a DataArray of xarray is needed, not a {type(X).__name__}: give one, as ds['name']")
-        if dim in X.dims and not X.sizes[dim]:
-            raise BadInputError(f"the DataArray has length 0 along {dim!r}: there are no data to analyse")
-        if dim not in X.dims or X.ndim < 2:
-            raise BadInputError(f"dim = {dim!r} and others are needed; the DataArray has {', '.join(map(str, X.dims))}")
-        return cls(X.isel({dim: 0}, drop=True), dim)
-
-    def rows(self, X: Any) -> Any:
-        """The samples of a DataArray in rows, in blocks, so that nothing is copied."""
-        rows = X.transpose(self.sample, ...)
-        return rows if rows.chunks is not None else rows.chunk({self.sample: rows_of_a_block(rows.shape, rows.dtype)})
-
-    def column_weights(
-        self, weights: Any, *, use_coslat: bool, missing: str, marks: tuple[float, ...] = ()
-    ) -> np.ndarray | None:
-        """Return the weights of squares of columns: the squares of ``weights``, times the cosines of latitudes.
-
-        0 over land, where nothing is read; None: all alike. ``marks``: numbers that mark missing values.
-        """
-        columns = None
-        if weights is not None:
-            if type(weights).__name__ != "DataArray":
-                said = f"weights are a DataArray over dimensions of the grid, not a {type(weights).__name__}"
-                raise BadInputError(said)
-            roots = over(self._axes, weights, "weights").astype(np.float64)
-            columns = roots * np.abs(roots)  # negative ones stay so, and are refused
-        if use_coslat:
-            columns = self.coslat() * (1.0 if columns is None else columns)
-        if columns is not None and missing == DROP and np.isnan(columns).any():
-            land = np.isnan(unmarked(self.grid.values, marks)).ravel()
-            columns = np.where(np.isnan(columns) & land, 0.0, columns)
-        return columns
-
-    def coslat(self) -> np.ndarray:
-        """The cosines of latitudes, all over the grid."""
-        return np.asarray(weights_called(COSLAT, "columns", self._axes, self.grid, "use_coslat"))
-
-    @property
-    def _axes(self) -> tuple[Axis, ...]:
-        held = self.grid.indexes
-        sizes = self.grid.sizes.items()
-        return tuple(axis_of(dim, held[dim].to_numpy() if dim in held else None, size) for dim, size in sizes)
-
-    # Answers.
-
-    def maps(self, vectors: np.ndarray, missing: Missing | None, name: str) -> Any:
-        """Vectors (columns that are there, or all, x k) as maps; NaN where there are no data at any time."""
-        seen = np.arange(self.grid.size)
-        if missing is not None:
-            seen = missing.kept[missing.counts[missing.kept] < missing.rows]
-        maps = np.full((vectors.shape[1], self.grid.size), np.nan, vectors.dtype)
-        maps[:, seen] = (vectors if len(vectors) == len(seen) else vectors[seen]).T
-        grid = _rename_mode(self.grid)
-        return type(grid)(
-            maps.reshape(-1, *grid.shape),
-            dims=("mode", *grid.dims),
-            coords={**_modes(vectors.shape[1]), **grid.coords},
-            name=name,
-            attrs=DESCRIBED.get(name, {}),
-        )
-
-    def series(self, values: np.ndarray, samples: Any) -> Any:
-        """Scores (n x k) along the samples; ``samples``: a DataArray with the coordinates of these."""
-        along = _rename_mode(samples[self.sample])
-        coords = _modes(values.shape[1]) | ({along.dims[0]: along} if self.sample in samples.coords else {})
-        return type(self.grid)(
-            values, dims=(*along.dims, "mode"), coords=coords, name="scores", attrs=DESCRIBED["scores"]
-        )
-
-    def by_mode(self, values: np.ndarray, name: str) -> Any:
-        """A number for each mode."""
-        described = DESCRIBED.get(name, {})
-        return type(self.grid)(values, dims=("mode",), coords=_modes(len(values)), name=name, attrs=described)
-
-
-def _modes(count: int) -> dict[str, Any]:
-    return {"mode": np.arange(1, count + 1)}
-
-
-def _rename_mode(held: Any) -> Any:
-    """A DataArray whose own ``mode``, if it has one, is called ``mode_``, as in :meth:`npmdask.Solution.to_xarray`."""
-    return held.rename(mode="mode_") if "mode" in (*held.dims, *held.coords) else held
+from npmdask.estimators.fields import FieldModel, Fields, Results, Words, found_of
+from npmdask.missing.gaps import COUNTED, DROP, REFUSE, checked_marks
+from npmdask.missing.rules import find_gaps
+from npmdask.weights.aspect import Weights, find_weights
 
 
 @dataclass(eq=False, repr=False)
-class EOF:
+class EOF(FieldModel, Words):
     """
     Find the empirical orthogonal functions of a DataArray that need not fit in memory.
 
@@ -153,13 +48,17 @@ class EOF:
     ----------
     n_modes : int, default 10
         How many modes.
+    check_nans : bool, default True
+        With False gaps are not looked for, not even land: what is missing is refused when it is met.
+    sample_name, feature_name, compute, solver, solver_kwargs : object
+        Words of xeofs without effect; a solver that there is not is refused.
     use_coslat : bool, default False
         Weight every grid point by the square root of the cosine of its latitude, so that areas count equally. The
         field itself is not multiplied.
     standardize : bool, default False
         Divide every grid point by its standard deviation, and only then weight it, as xeofs does. Points whose values
         are constant stay as they are.
-    missing : {"drop-columns", "mean", "em", "pairwise"}, default "drop-columns"
+    missing : {"drop-columns", "mean", "em", "pairwise", "refuse"}, default "drop-columns"
         What is done with a grid point that has data at some times only: refused; or its gaps count as its mean over
         time; or a model is fitted to what is there; or covariances are of common times. Points without data at any
         time are left out in any case.
@@ -183,6 +82,8 @@ class EOF:
         Seed of the start, which the result does not depend on beyond ``tol``.
     progress : bool, default False
         Show the progress and the time left: on stderr, or below the cell of a notebook.
+    center : bool, default True
+        Take the mean off; else the modes are those of the values themselves.
 
     Attributes
     ----------
@@ -214,20 +115,23 @@ class EOF:
     device_memory: str | int | None = None
     store: str | Path | None = None
     tol: float | None = None
-    random_state: int = 0
+    random_state: int | None = 0
     progress: bool = False
+    center: bool = True
 
-    def fit(self, X: Any, dim: str = "time", weights: Any = None, sample_weights: Any = None) -> Self:
+    def fit(self, X: Any, dim: Any = "time", weights: Any = None, sample_weights: Any = None) -> Self:
         """
         Find the modes.
 
         Parameters
         ----------
-        X : xarray.DataArray
-            In memory, lazy, or of a file that was opened and not read. Its mean along ``dim`` is taken off.
-        dim : str, default "time"
-            The dimension of samples; all others make up the grid.
-        weights : xarray.DataArray, optional
+        X : DataArray, Dataset or list of DataArray
+            In memory, lazy, or of a file that was opened and not read. Its mean along ``dim`` is taken off. The grid
+            points of several variables are columns beside each other. Samples without any value are left out where
+            the data are in memory, and have scores of NaN.
+        dim : str or tuple of str, default "time"
+            The dimension of samples, or several; all others make up the grid.
+        weights : DataArray, Dataset or list of DataArray, optional
             What the values of grid points are multiplied by, along some of their dimensions, as xeofs and eofs have it:
             the roots of areas. Not negative; missing where the field is (land), if at all.
         sample_weights : array_like, shape (n,), optional
@@ -244,151 +148,149 @@ class EOF:
             No DataArray, no such dimension, no latitude, weights that are none, or values that are missing at some
             times only.
         """
-        self._field = Gridded.of(X, dim)
-        one_of((DROP, *COUNTED), missing=self.missing)
-        marks = checked_marks(self.missing_values)
-        columns = self._field.column_weights(weights, use_coslat=self.use_coslat, missing=self.missing, marks=marks)
-        self._fitted = self._field.rows(X)
-        source = open_source(self._fitted, "samples", dim, gaps=self.missing != REFUSE)
-        rows = find_weights(source, X, sample_weights, None)
-        weighted = Weights(rows=None if rows is None else rows.rows, columns=columns)
+        self.preprocessor, self._given, self._held = Fields.of(X, dim), X, None
+        one_of((DROP, *COUNTED, REFUSE), missing=self.missing)
+        rule, marks = self._missing_rule(self.missing), checked_marks(self.missing_values)
+        rule = REFUSE if rule == DROP and self.preprocessor.of_complex else rule
+        columns = self.preprocessor.column_weights(weights, use_coslat=self.use_coslat, missing=rule, marks=marks)
+        rows, present = self.preprocessor.rows(X, drop=rule == DROP)
+        require(
+            present is None or sample_weights is None,
+            "samples without any value have weights: leave both out (X.dropna(dim, how='all'))",
+        )
+        source = open_source(
+            rows, "samples", rows.dims[0], gaps=rule != REFUSE, of_complex=self.preprocessor.of_complex
+        )
+        worth = find_weights(source, X, sample_weights, None)
+        weighted = Weights(rows=None if worth is None else worth.rows, columns=columns)
         request = Request(
             target_rank=self.n_modes,
-            center=True,
+            center=self.center,
             scale=self.standardize,
             algorithm=self.algorithm,
-            seed=self.random_state,
+            seed=self.random_state or 0,
             tol=self.tol,
-            aspects=(gaps_of(self), weighted if weighted.arrays() else None),
+            aspects=(
+                find_gaps(missing=rule, missing_values=self.missing_values, missing_limit=self.missing_limit),
+                weighted if weighted.arrays() else None,
+            ),
         )
         resources = asked_resources(self.memory, device=self.device, device_memory=self.device_memory)
         problem = posed(request, source, resources, self.store)
         with with_progress(None, self.progress) as told:
             self.solution_ = solve(problem, self.store, resources, told)
+        stored = self.solution_.analysed.components
+        assert stored is not None
+        self._found = found_of(stored, self.solution_.basis, self._numbers(self.solution_), self.solution_.missing)
         return self
 
-    def components(self) -> Any:
-        """
-        Get the modes as maps.
+    def _numbers(self, solution: Solution) -> dict[str, np.ndarray]:
+        """The numbers of the modes, those of data that were not centred as if their mean were 0."""
+        if self.center:
+            return attributes(solution, "singular_values", "explained_variance", "explained_variance_ratio")
+        rows = less_one(solution._rows, weighted=solution.analysed.row_weight is not None)
+        return {"singular_values": solution.singular_values, "explained_variance": solution.singular_values**2 / rows}
 
-        Returns
-        -------
-        xarray.DataArray, shape (n_modes, ...)
-            Of the weighted field, as those of xeofs and eofs; of unit length, on the grid; NaN where there are no data.
-            The entry of largest size in each is positive.
+    def fit_transform(self, X: Any, dim: Any = "time", weights: Any = None, **kwargs: Any) -> Any:
         """
-        return self._maps(self._fitted_solution.basis, "components")
-
-    def patterns(self) -> Any:
-        """
-        Get the modes as fields in the units of the data: what the field gains where a score grows by 1.
-
-        The mean field and the sum of scores times patterns make up the field, as far as the modes reach. With weights
-        w (and standard deviations s) they are ``components() * s / w``, orthonormal where squares count ``w^2 / s^2``.
-
-        Returns
-        -------
-        xarray.DataArray, shape (n_modes, ...)
-            On the grid; NaN where there are no data, or where the weight is 0.
-        """
-        return self._maps(self._fitted_solution.patterns(), "patterns")
-
-    def scores(self, *, missing: str = AS_RUN) -> Any:
-        """
-        Get the scores of the data that the modes were found of; they are read once more.
+        Find the modes, and get the scores.
 
         Parameters
         ----------
-        missing : {"as-run", "least-squares"}, default "as-run"
-            Missing values are treated as in ``fit``, or scores are fitted to what is observed: see
-            :meth:`npmdask.Solution.scores`.
+        X, dim, weights : object
+            As of :meth:`fit`.
+        **kwargs : dict
+            As of :meth:`scores`.
 
         Returns
         -------
         xarray.DataArray, shape (n, n_modes)
-            Along the dimension of samples.
+            Along the dimensions of samples.
         """
-        self._require_fit()
-        return self._sample_scores(self._fitted, missing)
+        return self.fit(X, dim, weights).scores(**kwargs)
 
-    def transform(self, X: Any, *, missing: str = AS_RUN) -> Any:
+
+@dataclass(eq=False, repr=False)
+class EOFRotator(FieldModel, Words):
+    """
+    Rotate the leading modes of an EOF to simple structure: few large grid points in each.
+
+    Parameters
+    ----------
+    n_modes : int, default 2
+        How many leading modes are rotated.
+    power : float, default 1
+        1 is varimax, more is promax, whose scores are correlated.
+    check_nans, sample_name, feature_name, compute, solver, solver_kwargs : object
+        Without effect.
+    max_iter, rtol : object
+        Without effect: the rotation turns pairs of modes until none turns further, or is refused.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from npmdask.xarray import EOF, EOFRotator
+    >>> values = np.random.default_rng(0).standard_normal((60, 4, 5))
+    >>> field = xr.DataArray(values, dims=("time", "lat", "lon"))
+    >>> rotated = EOFRotator(n_modes=3).fit(EOF(n_modes=5).fit(field, dim="time"))
+    >>> rotated.components().dims, rotated.explained_variance_ratio().shape
+    (('mode', 'lat', 'lon'), (3,))
+    """
+
+    n_modes: int = 2
+    power: float = 1
+    _: KW_ONLY
+    max_iter: int | None = None
+    rtol: float = 1e-8
+
+    def fit(self, model: EOF) -> Self:
         """
-        Get the scores of other data on the same grid.
+        Rotate the modes of a model.
 
         Parameters
         ----------
-        X : xarray.DataArray
-            With the dimensions and grid of what the modes were found of.
-        missing : {"as-run", "least-squares"}, default "as-run"
-            As for :meth:`scores`; with "least-squares" samples that do not determine their scores get NaN.
+        model : EOF
+            One that was fitted; a model that was loaded has no run any more, and is rotated before it is saved.
 
         Returns
         -------
-        xarray.DataArray, shape (n, n_modes)
-            Along the dimension of samples.
+        EOFRotator
+            This object.
 
         Raises
         ------
         BadInputError
-            Another grid, or values that are missing where the first data had some and gaps are refused.
+            The model is not fitted, is complex, or has fewer modes.
         """
-        self._require_fit()
-        Gridded.of(X, self._field.sample)
-        return self._sample_scores(self._field.rows(X), missing)
-
-    def explained_variance(self) -> Any:
-        """
-        Get the variance of each mode, n - 1 in the denominator; of weighted samples the sum of their weights less 1.
-
-        Returns
-        -------
-        xarray.DataArray, shape (n_modes,)
-            The largest first.
-        """
-        return self._of_modes("explained_variance")
-
-    def explained_variance_ratio(self) -> Any:
-        """
-        Get the share of each mode in the (weighted) variance of all grid points.
-
-        Returns
-        -------
-        xarray.DataArray, shape (n_modes,)
-            The largest first.
-        """
-        return self._of_modes("explained_variance_ratio")
-
-    def singular_values(self) -> Any:
-        """
-        Get the singular values of the centred, weighted data.
-
-        Returns
-        -------
-        xarray.DataArray, shape (n_modes,)
-            The largest first.
-        """
-        return self._of_modes("singular_values")
-
-    def _require_fit(self) -> None:
-        require(hasattr(self, "solution_"), "EOF is not fitted yet: call fit first")
+        before = model._modes
+        require(
+            hasattr(model, "solution_"), "a model that was loaded is not rotated: rotate it, and save the rotated one"
+        )
+        require(
+            model.center, "modes of data that were not centred have no variances to share out: leave center=False out"
+        )
+        solution, method = model.solution_, "varimax" if self.power == 1 else "promax"
+        turned = solution.rotated(method, k=self.n_modes, power=float(self.power))
+        sizes, variances = (before.numbers[name] for name in ("singular_values", "explained_variance"))
+        # As long as the scores are: of promax, whose scores are correlated, this is no share of the variance.
+        lengths = np.linalg.norm(solution.basis[:, : self.n_modes] * sizes[: self.n_modes] @ turned.rotation, axis=0)
+        share = before.numbers["explained_variance_ratio"][0] / variances[0]
+        numbers = {"singular_values": lengths, "explained_variance": turned.variances}
+        numbers["explained_variance_ratio"] = turned.variances * share
+        unturned = found_of(before.scored, turned.basis, numbers, before.missing)
+        self.preprocessor, self._given = model.preprocessor, model._given
+        self._found, self._rotation = replace(unturned, scored=turned.components), turned.rotation
+        return self
 
     @property
-    def _fitted_solution(self) -> Solution:
-        self._require_fit()
-        return self.solution_
+    def data(self) -> Results:
+        """Return the answers by the names of xeofs, and what the loadings were multiplied by."""
+        return Results({**super().data._made, "rotation_matrix": self._rotation_matrix})
 
-    def _of_modes(self, name: str) -> Any:
-        """A number for each mode, as the answer calls it."""
-        values = getattr(self._fitted_solution, name)
-        return self._field.by_mode(values, name)
-
-    def _maps(self, columns: np.ndarray, name: str) -> Any:
-        """Vectors over the grid points that have data, as maps."""
-        return self._field.maps(columns, self.solution_.missing, name)
-
-    def _sample_scores(self, rows: Any, missing: str) -> Any:
-        values = self._fitted_solution.scores(rows, dim=self._field.sample, missing=missing)
-        return self._field.series(values, rows)
+    def _rotation_matrix(self) -> Any:
+        numbers = np.arange(1, len(self._rotation) + 1)
+        return type(self.singular_values())(self._rotation, coords={"mode_m": numbers, "mode_n": numbers})
 
 
 # Hilbert EOFs.
@@ -398,7 +300,7 @@ POINT_BYTES = 8 * 2**20  # of the complex rows that are computed at once
 
 
 @dataclass(eq=False, repr=False)
-class HilbertEOF:
+class HilbertEOF(Words):
     """
     Find patterns that propagate in a DataArray, by complex EOFs of the analytic signals of its grid points.
 
@@ -409,6 +311,10 @@ class HilbertEOF:
     ----------
     n_modes : int, default 10
         How many modes.
+    check_nans : bool, default True
+        With False gaps are not looked for, not even land: what is missing is refused when it is met.
+    sample_name, feature_name, compute, solver, solver_kwargs : object
+        Words of xeofs without effect; a solver that there is not is refused.
     padding : {"exp", "none"}, default "exp"
         Before the transform each series is continued to both sides by as many times, as a straight line fitted to it
         and what is left decaying exponentially: a series whose ends do not meet would leak. "none": as it is.
@@ -464,19 +370,19 @@ class HilbertEOF:
     memory: str | int | None = None
     store: str | Path | None = None
     tol: float | None = None
-    random_state: int = 0
+    random_state: int | None = 0
     progress: bool = False
 
-    def fit(self, X: Any, dim: str = "time") -> Self:
+    def fit(self, X: Any, dim: Any = "time") -> Self:
         """
         Find the modes.
 
         Parameters
         ----------
-        X : xarray.DataArray
+        X : DataArray, Dataset or list of DataArray
             Real numbers; in memory, of a file that was opened and not read, or lazy. Lazy ones are best in blocks that
             have all times, as ``xr.open_zarr(path, chunks=None)`` leaves them to be read.
-        dim : str, default "time"
+        dim : str or tuple of str, default "time"
             The dimension of time; all others make up the grid.
 
         Returns
@@ -493,20 +399,29 @@ class HilbertEOF:
         one_of(PADDINGS, padding=self.padding)
         if not 0 < self.decay_factor < np.inf:
             raise BadInputError(f"decay_factor = {self.decay_factor} must be positive: 0.2, or 0.05 for fast changes")
-        self._field = Gridded.of(X, dim)
+        self._missing_rule(DROP)
+        self.preprocessor, self._given = Fields.of(X, dim), X
+        if not self.preprocessor.plain or len(self.preprocessor.samples) > 1:
+            X = self.preprocessor.rows(X)[0]
+            dim = X.dims[0]
+        else:
+            (dim,) = self.preprocessor.samples
         if X.dtype.kind not in "iuf" or X.sizes[dim] < 3:
             raise BadInputError(
                 f"the DataArray holds {X.dtype} at {X.sizes[dim]} times: an analytic signal needs at least three "
                 "real numbers (for complex data use npmdask.top_k)"
             )
-        grid, self._times = self._field.grid, X[dim]
+        grid = X.isel({dim: 0}, drop=True)
         # The longest dimension of the grid first: blocks are cut along it, and hold all of the others.
         self._order = sorted(grid.dims, key=lambda name: -grid.sizes[name])
-        self._ordered = Gridded(grid.transpose(*self._order), dim)
-        self._areas = self._ordered.coslat() if self.use_coslat else None
+        self._first = grid.transpose(*self._order)
+        axes = [grid.dims.index(name) for name in self._order]
+        self._places = np.arange(grid.size).reshape(grid.shape).transpose(axes).ravel()  # of points, in that order
+        coslat = self.preprocessor.column_weights(None, use_coslat=self.use_coslat, missing=REFUSE)
+        self._areas = None if coslat is None else coslat[self._places]
         self._points = self._signals(X, dim)
         weights = None if self._areas is None else Weights(rows=self._areas)
-        request = Request(target_rank=self.n_modes, tol=self.tol, seed=self.random_state, aspects=(weights,))
+        request = Request(target_rank=self.n_modes, tol=self.tol, seed=self.random_state or 0, aspects=(weights,))
         source, resources = self._open_points(), asked_resources(self.memory)
         with run_store(self.store) as store:
             problem = posed(request, source, resources, store)
@@ -514,22 +429,27 @@ class HilbertEOF:
                 self.solution_ = drive(problem, run, resources, told)
                 found = self.solution_.left_basis().conj()
         phases = fix_phases(found)
-        self._patterns, self._scores = found * phases, self.solution_.basis.conj() * phases
+        self._scores, self._vectors = self.solution_.basis.conj() * phases, np.empty_like(found)
+        self._vectors[self._places] = np.where(self._land_mask[:, None], np.nan, found * phases)
         return self
 
-    def components(self) -> Any:
+    def components(self, normalized: bool = True) -> Any:
         """
         Get the modes as complex maps: the field is the real part of the sum of scores times their conjugates.
 
+        Parameters
+        ----------
+        normalized : bool, default True
+            Of unit length; else times the singular values.
+
         Returns
         -------
-        xarray.DataArray, shape (n_modes, ...)
-            Of the weighted field, of unit length, on the grid; NaN where there are no data. The entry of largest
-            modulus in each is real and positive.
+        DataArray, Dataset or list of DataArray, shape (n_modes, ...)
+            Of the weighted field, on the grid; NaN where there are no data. The entry of largest modulus in each is
+            real and positive.
         """
         self._require_fit()
-        maps = self._ordered.maps(np.where(self._land_mask[:, None], np.nan, self._patterns), None, "components")
-        return maps.transpose("mode", *_rename_mode(self._field.grid).dims)
+        return self._maps(self._vectors * (1.0 if normalized else self.solution_.values), "components")
 
     def components_amplitude(self, normalized: bool = True) -> Any:
         """
@@ -545,8 +465,8 @@ class HilbertEOF:
         xarray.DataArray, shape (n_modes, ...)
             Moduli of the components, on the grid.
         """
-        found = abs(self.components())
-        return (found if normalized else found * self.singular_values()).rename("components_amplitude")
+        self._require_fit()
+        return self._maps(abs(self._vectors) * (1.0 if normalized else self.solution_.values), "components_amplitude")
 
     def components_phase(self) -> Any:
         """
@@ -557,10 +477,8 @@ class HilbertEOF:
         xarray.DataArray, shape (n_modes, ...)
             Angles of the components, from -pi to pi, on the grid.
         """
-        found = self.components()
-        return found.copy(data=np.where(np.isnan(found.values), np.nan, np.angle(found.values))).rename(
-            "components_phase"
-        )
+        self._require_fit()
+        return self._maps(np.where(np.isnan(self._vectors), np.nan, np.angle(self._vectors)), "components_phase")
 
     def scores(self, normalized: bool = False) -> Any:
         """
@@ -577,7 +495,7 @@ class HilbertEOF:
             Along the dimension of time.
         """
         self._require_fit()
-        found = self._field.series(self._scores, self._times)
+        found = self.preprocessor.series(self._scores, self._given)
         return found if normalized else (found * self.singular_values()).rename("scores")
 
     def scores_amplitude(self, normalized: bool = True) -> Any:
@@ -618,7 +536,7 @@ class HilbertEOF:
             The largest first.
         """
         self._require_fit()
-        return self._field.by_mode(self.solution_.values, "singular_values")
+        return self.preprocessor.by_mode(self.solution_.values, "singular_values")
 
     def explained_variance(self) -> Any:
         """
@@ -653,8 +571,17 @@ class HilbertEOF:
     @property
     def _land_mask(self) -> np.ndarray:
         """Points without data at the first time, and so at any."""
-        first = self._ordered.grid.values.ravel()
+        first = self._first.values.ravel()
         return np.isnan(first) if first.dtype.kind == "f" else np.zeros(len(first), bool)
+
+    @property
+    def data(self) -> Results:
+        """Return the answers by the names of xeofs, each made when it is asked for."""
+        names = {"norms": self.singular_values, "explained_variance": self.explained_variance}
+        return Results({"components": self.components, "scores": self.scores, **names})
+
+    def _maps(self, columns: np.ndarray, name: str) -> Any:
+        return self.preprocessor.maps(columns, None, name)
 
     def _require_fit(self) -> None:
         require(hasattr(self, "solution_"), "HilbertEOF is not fitted yet: call fit first")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,13 +12,13 @@ import numpy as np
 from npmdask.core.numerics.domains import less_one, one_of
 from npmdask.core.numerics.units import attributes
 from npmdask.errors import require
-from npmdask.estimators.eof import Gridded
-from npmdask.missing.gaps import DROP, MEAN
+from npmdask.estimators.fields import Fields, Results, Words
+from npmdask.missing.gaps import DROP, MEAN, REFUSE
 from npmdask.two_fields.answers import CoupledModes, FieldModes, cca, mca
 
 
 @dataclass(eq=False, repr=False)
-class _Coupled:
+class _Coupled(Words):
     """Base of both estimators: two DataArrays in, maps and series of both out. ``modes_``: the answer."""
 
     n_modes: int = 2
@@ -28,14 +29,16 @@ class _Coupled:
     memory: str | int | None = None
     store: str | Path | None = None
     tol: float | None = None
-    random_state: int = 0
+    random_state: int | None = 0
     progress: bool = False
+    use_pca: bool = True
+    n_pca_modes: Any = None
 
     def fit(
         self,
         X: Any,
         Y: Any,
-        dim: str = "time",
+        dim: Any = "time",
         weights_X: Any = None,
         weights_Y: Any = None,
         sample_weights: Any = None,
@@ -45,10 +48,10 @@ class _Coupled:
 
         Parameters
         ----------
-        X, Y : xarray.DataArray
+        X, Y : DataArray, Dataset or list of DataArray
             In memory, lazy, or of a file that was opened and not read. Their means along ``dim`` are taken off.
-        dim : str, default "time"
-            The dimension of samples, with the same coordinates in both; all others make up the grids.
+        dim : str or tuple of str, default "time"
+            The dimension of samples, or several, with the same coordinates in both; all others make up the grids.
         weights_X, weights_Y : xarray.DataArray, optional
             What the values of grid points are multiplied by, along some of their dimensions. Not negative.
         sample_weights : array_like, shape (n,), optional
@@ -65,23 +68,27 @@ class _Coupled:
             No DataArray, no such dimension, other samples in one than in the other, no latitude, weights that are
             none, or values that are missing at some times only.
         """
-        one_of((DROP, MEAN), missing=self.missing)
-        self._fields = Gridded.of(X, dim), Gridded.of(Y, dim)
-        self._rows = tuple(field.rows(given) for field, given in zip(self._fields, (X, Y), strict=True))
+        one_of((DROP, MEAN, REFUSE), missing=self.missing)
+        rule = self._missing_rule(self.missing)
+        self.preprocessor1, self.preprocessor2, self._given = Fields.of(X, dim), Fields.of(Y, dim), (X, Y)
+        self._rows = tuple(field.rows(given)[0] for field, given in zip(self._fields, self._given, strict=True))
+        if any(rows.dims[0] != dim for rows in self._rows):  # else they are compared where they are read
+            self.preprocessor1.require_samples(self.preprocessor2.axes, "Y")
         weights = [
-            field.column_weights(given, use_coslat=self.use_coslat, missing=self.missing)
+            field.column_weights(given, use_coslat=self.use_coslat, missing=rule)
             for field, given in zip(self._fields, (weights_X, weights_Y), strict=True)
         ]
         self._weighted = sample_weights is not None
-        self._samples = float(X.sizes[dim] if sample_weights is None else np.sum(sample_weights))
+        self._samples = float(len(self._rows[0]) if sample_weights is None else np.sum(sample_weights))
         self.modes_ = self._solve_modes(
-            dim=dim,
+            dim=tuple(rows.dims[0] for rows in self._rows),
+            missing=rule,
             scale=self.standardize,
             row_weights=sample_weights,
             left_weights=weights[0],
             right_weights=weights[1],
-            seed=self.random_state,
-            **attributes(self, "missing", "tol", "store", "memory", "progress"),
+            seed=self.random_state or 0,
+            **attributes(self, "tol", "store", "memory", "progress"),
         )
         return self
 
@@ -119,7 +126,7 @@ class _Coupled:
             Of X and of Y, along the dimension of samples.
         """
         self._require_fit()
-        return self._field_scores(0, self._rows[0]), self._field_scores(1, self._rows[1])
+        return self._field_scores(0, self._given[0]), self._field_scores(1, self._given[1])
 
     def transform(self, X: Any = None, Y: Any = None) -> Any:
         """
@@ -132,7 +139,7 @@ class _Coupled:
 
         Returns
         -------
-        xarray.DataArray or tuple of them
+        DataArray or list of DataArray
             Scores of what was given.
 
         Raises
@@ -143,11 +150,37 @@ class _Coupled:
         self._require_fit()
         given = [(number, field) for number, field in enumerate((X, Y)) if field is not None]
         require(bool(given), "transform needs fields: give X, Y or both")
+        found = [self._field_scores(number, field) for number, field in given]
+        return found[0] if len(found) == 1 else found
+
+    def inverse_transform(self, X: Any = None, Y: Any = None) -> Any:
+        """
+        Get the fields that scores stand for: their means, and the sums of scores times patterns.
+
+        Parameters
+        ----------
+        X, Y : xarray.DataArray, optional
+            Scores of one field or of both, of some modes or all.
+
+        Returns
+        -------
+        DataArray, Dataset or list of DataArray; a list of two for both
+            As what was fitted, with its dimensions in their order, its name, attributes and type of numbers.
+
+        Raises
+        ------
+        BadInputError
+            Nothing was given, or modes that there are not.
+        """
+        given = [(number, scores) for number, scores in enumerate((X, Y)) if scores is not None]
+        require(bool(given), "inverse_transform needs scores: give X, Y or both")
         found = []
-        for number, field in given:
-            Gridded.of(field, self._fields[number].sample)
-            found.append(self._field_scores(number, self._fields[number].rows(field)))
-        return found[0] if len(found) == 1 else tuple(found)
+        for number, scores in given:
+            side = self._sides[number]
+            mean = np.zeros(len(side.basis)) if side.components.mean is None else side.components.mean
+            maps = self._maps(number, side.patterns, "patterns"), self._maps(number, mean[:, None], "mean")
+            found.append(self._fields[number].rebuilt(scores, *maps))
+        return found[0] if len(found) == 1 else found
 
     def cross_correlation_coefficients(self) -> Any:
         """
@@ -197,12 +230,25 @@ class _Coupled:
     def _maps(self, number: int, columns: np.ndarray, name: str) -> Any:
         return self._fields[number].maps(columns, self._sides[number].missing, name)
 
-    def _field_scores(self, number: int, rows: Any) -> Any:
-        field = self._fields[number]
-        return field.series(self._sides[number].scores(rows, dim=field.sample), rows)
+    @property
+    def _fields(self) -> tuple[Fields, Fields]:
+        return self.preprocessor1, self.preprocessor2
+
+    @property
+    def data(self) -> Results:
+        """Return the answers by the names of xeofs, each made when it is asked for."""
+        made = {f"{name}{i + 1}": partial(self._one_of, name, i) for name in ("components", "scores") for i in (0, 1)}
+        return Results({**made, "singular_values": lambda: self._by_mode(self.modes_.values, "singular_values")})
+
+    def _one_of(self, name: str, number: int) -> Any:
+        return getattr(self, name)()[number]
+
+    def _field_scores(self, number: int, X: Any) -> Any:
+        rows = self._fields[number].rows(X)[0]
+        return self._fields[number].series(self._sides[number].scores(rows, dim=rows.dims[0]), X)
 
     def _by_mode(self, values: np.ndarray, name: str) -> Any:
-        return self._fields[0].by_mode(values, name)
+        return self.preprocessor1.by_mode(values, name)
 
 
 class MCA(_Coupled):
@@ -215,6 +261,10 @@ class MCA(_Coupled):
     ----------
     n_modes : int, default 2
         How many modes.
+    check_nans : bool, default True
+        With False gaps are not looked for, not even land: what is missing is refused when it is met.
+    sample_name, feature_name, compute, solver, solver_kwargs : object
+        Words of xeofs without effect; a solver that there is not is refused.
     standardize : bool, default False
         Divide every grid point of both fields by its standard deviation, and only then weight it.
     use_coslat : bool, default False
@@ -231,6 +281,8 @@ class MCA(_Coupled):
         Seed of the start.
     progress : bool, default False
         Show the progress and the time left: on stderr, or below the cell of a notebook.
+    use_pca, n_pca_modes : object
+        Without effect: nothing is reduced to leading components before.
 
     Attributes
     ----------
@@ -291,6 +343,10 @@ class CCA(_Coupled):
     ----------
     n_modes : int, default 2
         How many modes.
+    check_nans : bool, default True
+        With False gaps are not looked for, not even land: what is missing is refused when it is met.
+    sample_name, feature_name, compute, solver, solver_kwargs : object
+        Words of xeofs without effect; a solver that there is not is refused.
     standardize : bool, default False
         Divide every grid point of both fields by its standard deviation, and only then weight it.
     use_coslat : bool, default False
@@ -307,8 +363,11 @@ class CCA(_Coupled):
         Seed of the start.
     progress : bool, default False
         Show the progress and the time left: on stderr, or below the cell of a notebook.
-    n_pca_modes : int or pair of int, default 10
-        How many leading components represent X and Y. :func:`npmdask.cca` takes all columns, too.
+    use_pca : bool, default True
+        With False all grid points are taken.
+    n_pca_modes : int, pair of int or "all", default 10
+        How many leading components represent X and Y, at most as many as there are grid points; "all" grid points
+        themselves need more samples than there are of both.
 
     Attributes
     ----------
@@ -329,10 +388,14 @@ class CCA(_Coupled):
     """
 
     _: KW_ONLY
-    n_pca_modes: int | tuple[int, int] = 10
+    n_pca_modes: int | tuple[int, int] | str = 10
 
     def _solve_modes(self, **asked: Any) -> CoupledModes:
-        return cca(self._rows[0], self._rows[1], self.n_modes, pcs=self.n_pca_modes, **asked)
+        pcs: Any = None
+        if self.use_pca and self.n_pca_modes != "all":
+            both = self.n_pca_modes if isinstance(self.n_pca_modes, tuple | list) else (self.n_pca_modes,) * 2
+            pcs = tuple(min(n, sum(field.sizes)) for n, field in zip(both, self._fields, strict=True))
+        return cca(self._rows[0], self._rows[1], self.n_modes, pcs=pcs, **asked)
 
     def canonical_correlations(self) -> Any:
         """

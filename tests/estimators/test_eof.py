@@ -247,7 +247,7 @@ def test_a_value_that_is_missing_once_is_refused() -> None:
     ("fit", "said"),
     [
         (lambda: EOF(2).fit(field().values), "a DataArray of xarray is needed, not a ndarray"),
-        (lambda: EOF(2).fit(field().to_dataset(name="t")), "give one, as ds"),
+        (lambda: EOF(2).fit("sst"), "give one, as ds"),
         (lambda: EOF(2).fit(field(), dim="day"), "the DataArray has time, lat, lon"),
         (lambda: EOF(2, use_coslat=True).fit(field().rename(lat="y")), "there are .*name it so"),
         (lambda: EOF(2).fit(field() * np.nan), "no column of .* has a value in the first row"),

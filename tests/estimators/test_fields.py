@@ -1,0 +1,293 @@
+"""Fields that xeofs takes, beside NumPy's own decomposition: several dimensions of samples, several variables, answers
+that come back as what was given, rotation, and files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from npmdask.errors import BadInputError
+from npmdask.xarray import EOF, MCA, ComplexEOF, EOFRotator, HilbertEOF
+
+LAT, LON = [-60.0, -20.0, 20.0, 60.0], [0.0, 90.0, 180.0]
+
+
+def ensemble(dtype: Any = np.float64, seed: int = 1) -> xr.DataArray:
+    """Members x latitudes x times x longitudes, with land at one point."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((15, 4)) @ rng.standard_normal((4, 12)) + 0.3 * rng.standard_normal((15, 12)) + 5.0
+    values[:, 7] = np.nan
+    coords = {"member": ["a", "b", "c"], "time": np.arange(5) * 10, "lat": LAT, "lon": LON}
+    held = xr.DataArray(values.astype(dtype).reshape(5, 3, 4, 3), dims=("time", "member", "lat", "lon"), coords=coords)
+    return held.transpose("member", "lat", "time", "lon").rename("t2m").assign_attrs(units="K")
+
+
+def matrix(X: xr.DataArray, *samples: str) -> np.ndarray:
+    rows = X.transpose(*samples, ...).values.astype(np.float64)
+    return rows.reshape(int(np.prod(rows.shape[: len(samples)])), -1)
+
+
+def decomposed(rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, singular values and vectors of rows less their means; the largest entry of each vector is positive."""
+    left, sizes, right = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
+    signs = np.sign(np.take_along_axis(right, np.abs(right).argmax(axis=1)[:, None], axis=1))[:k, 0]
+    return left[:, :k] * sizes[:k] * signs, sizes[:k], right[:k] * signs[:, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_times_of_members_are_samples(dtype: Any, lazy: bool, tmp_path: Path) -> None:
+    """Mutants: scores in the order of the data; coordinates of another dimension; the store is not handed on."""
+    X = ensemble(dtype)
+    given = X.chunk({"member": 2, "time": 2, "lat": 3}) if lazy else X
+    rows, near = matrix(X, "time", "member"), 1e-8 if dtype == np.float64 else 1e-4
+    sea = np.isfinite(rows[0])
+    scores, sizes, vectors = decomposed(rows[:, sea], 3)
+    for fresh in (True, False):
+        model = EOF(3, tol=1e-11 if dtype == np.float64 else 1e-6, store=tmp_path / "run")
+        model.fit(given, dim=("time", "member"))
+        assert (model.solution_.data_passes > 0) == fresh
+        found = model.scores()
+        assert found.dims == ("time", "member", "mode") and list(found["member"].values) == ["a", "b", "c"]
+        np.testing.assert_allclose(found.values.reshape(15, 3), scores, atol=near * sizes[0])
+        np.testing.assert_allclose(model.singular_values(), sizes, rtol=near)
+        np.testing.assert_allclose(model.explained_variance(), sizes**2 / 14, rtol=2 * near)
+        maps = model.components()
+        assert maps.dims == ("mode", "lat", "lon") and np.isnan(maps.values[:, 2, 1]).all()
+        np.testing.assert_allclose(maps.values.reshape(3, 12)[:, sea], vectors, atol=near * 10)
+    one = model.transform(given.isel(member=[1], time=slice(1, 4)).transpose("lon", ...))
+    np.testing.assert_allclose(one.values[:, 0], found.values[1:4, 1], atol=near * sizes[0])
+    back = model.inverse_transform(found)
+    assert back.dims == X.dims and back.name == "t2m" and back.attrs == X.attrs and back.dtype == dtype
+    wanted = rows.mean(axis=0)[sea] + scores @ vectors
+    np.testing.assert_allclose(matrix(back, "time", "member")[:, sea], wanted, atol=near * sizes[0])
+
+
+def parts() -> dict[str, xr.DataArray]:
+    whole = ensemble().isel(member=0, drop=True)
+    heat, rain = ensemble(seed=2).isel(member=0, drop=True) * 3, whole.isel(lon=0, drop=True).rename(lat="station")
+    return {"t2m": heat.transpose("lon", "time", "lat"), "rain": rain.drop_vars("station")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lazy", [False, True])
+def test_several_variables_are_columns_beside_each_other(lazy: bool) -> None:
+    """Mutants: weights of the first for all; parts in another order; names that are not compared."""
+    held = {name: one.chunk({"time": 2}) if lazy else one for name, one in parts().items()}
+    several, weights = [*held.values()], [None, xr.DataArray([1.0, 2, 3, 4], dims="station")]
+    rows = np.hstack([matrix(one, "time") for one in held.values()])
+    sea = np.isfinite(rows[0])
+    scores, sizes, vectors = decomposed(rows[:, sea], 2)
+    for given in (several, xr.Dataset(held)):
+        model = EOF(2, tol=1e-11).fit(given)
+        np.testing.assert_allclose(model.scores(), scores, atol=1e-8 * sizes[0])
+        maps, back = model.components(), model.inverse_transform(model.scores().sel(mode=[2]))
+        assert type(maps) is type(back) is type(given)
+        first, second = maps if isinstance(maps, list) else maps.data_vars.values()
+        assert (first.dims, second.dims) == (("mode", "lon", "lat"), ("mode", "station"))
+        beside = np.hstack([first.values.reshape(2, -1), second.values])
+        np.testing.assert_allclose(beside[:, sea], vectors, atol=1e-8)
+        again = back[0] if isinstance(back, list) else back["t2m"]
+        wanted = rows.mean(axis=0) + scores[:, 1:] * np.where(sea, np.nan, np.nan)
+        wanted[:, sea] = rows[:, sea].mean(axis=0) + scores[:, 1:] * vectors[1]
+        assert again.dims == ("lon", "time", "lat")
+        np.testing.assert_allclose(again.transpose("time", ...).values.reshape(5, -1), wanted[:, :12], atol=1e-7)
+    turned = [several[0].isel(lat=slice(None, None, -1)), several[1]]
+    listed = EOF(2, tol=1e-11).fit(several)
+    np.testing.assert_allclose(listed.transform(turned), scores, atol=1e-8 * sizes[0])
+    with pytest.raises(BadInputError, match=r"the field 0 has no lat -60\.0, which the field 0 that was fitted has"):
+        listed.transform([several[0].assign_coords(lat=[-50.0, -20.0, 20.0, 60.0]), several[1]])
+    for wrong in (several[:1], several[0], xr.Dataset(held)):
+        with pytest.raises(BadInputError, match=r"was given where a list \(0, 1\) was fitted: give the same parts"):
+            listed.transform(wrong)
+    with pytest.raises(BadInputError, match="part 1 has no time 0"):
+        EOF(2).fit([several[0], several[1].assign_coords(time=np.arange(5) + 1)])
+    with pytest.raises(BadInputError, match="weights have other parts"):
+        EOF(2).fit(several, weights=weights[1:])
+    ones = xr.ones_like(several[0][:, 0].compute()).fillna(1.0).drop_vars("time")
+    model = EOF(2, tol=1e-11).fit(several, weights=[ones, weights[1]])
+    roots = np.concatenate([np.ones(12), [1, 2, 3, 4]])
+    np.testing.assert_allclose(model.singular_values(), decomposed((rows * roots)[:, sea], 2)[1], rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_samples_without_any_value_have_no_scores() -> None:
+    """Land, where points are samples. Mutants: they count; their scores are 0; a gap counts as such a sample."""
+    X = ensemble().isel(member=0, drop=True)
+    model = EOF(2, tol=1e-11).fit(X, dim=("lat", "lon"))
+    rows = matrix(X, "lat", "lon")
+    there = np.isfinite(rows[:, 0])
+    scores, sizes, _ = decomposed(rows[there], 2)
+    assert there.sum() == 11 and model.scores().dims == ("lat", "lon", "mode")
+    np.testing.assert_allclose(model.scores().values.reshape(12, 2)[there], scores, atol=1e-8 * sizes[0])
+    assert np.isnan(model.scores().values[2, 1]).all() and np.isnan(model.transform(X).values[2, 1]).all()
+    np.testing.assert_allclose(model.explained_variance(), sizes**2 / 10, rtol=1e-9)
+    gappy = X.copy()
+    gappy[{"lat": 0, "time": 1, "lon": 0}] = np.nan
+    with pytest.raises(BadInputError, match=r"lacks 1 of|has no value in the first row"):
+        EOF(2).fit(gappy, dim=("lat", "lon"))
+    with pytest.raises(BadInputError, match="samples without any value have weights"):
+        EOF(2).fit(X, dim=("lat", "lon"), sample_weights=np.ones(12))
+
+
+def test_scores_of_chosen_modes_make_a_field_when_it_is_asked_for() -> None:
+    """Mutants: all modes are summed up; normalized scores are taken as they are; a lazy field is computed."""
+    X = ensemble().isel(member=0, drop=True)
+    model = EOF(3, standardize=True, use_coslat=True).fit(X)
+    one, unit = model.scores().sel(mode=2), model.scores(normalized=True)
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=0), 1.0, rtol=1e-9)
+    wanted = X.mean("time") + one * model.patterns().sel(mode=2)
+    found = model.inverse_transform(one)
+    assert found.dims == X.dims and "mode" not in found.coords
+    np.testing.assert_allclose(found, wanted.transpose(*X.dims), atol=1e-9)
+    np.testing.assert_allclose(model.inverse_transform(unit.sel(mode=[2]), normalized=True), found, atol=1e-9)
+    np.testing.assert_allclose(
+        model.components(normalized=False)[0], model.components()[0] * model.singular_values()[0]
+    )
+    np.testing.assert_array_equal(model.fit_transform(X, "time"), model.scores())
+    np.testing.assert_array_equal(model.data["norms"], model.singular_values())
+    lazy = model.inverse_transform(model.scores().chunk({"time": 2}))
+    assert lazy.chunks is not None and lazy.chunks[X.dims.index("time")] == (2, 2, 1)
+    with pytest.raises(BadInputError, match="there is no mode"):
+        model.inverse_transform(model.scores().assign_coords(mode=[2, 3, 4]))
+    with pytest.raises(BadInputError, match="scores are a DataArray with `mode`"):
+        model.inverse_transform(model.scores().values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["zarr", "scipy"])
+def test_a_model_is_written_and_read(engine: str, tmp_path: Path) -> None:
+    """Mutants: coordinates that are not written; means that are not taken off; grid points that are not compared."""
+    X = ensemble()
+    for given, dim in ((X, ("time", "member")), ([*parts().values()], "time"), (xr.Dataset(parts()), "time")):
+        model = EOF(2, use_coslat=False, standardize=True, tol=1e-11).fit(given, dim=dim)
+        for one in (model, EOFRotator(2).fit(model)):
+            path = tmp_path / f"{type(given).__name__}-{type(one).__name__}"
+            one.save(path, engine=engine)
+            again = type(one).load(path, engine=engine)
+            assert again.get_params() == one.get_params()
+            xr.testing.assert_allclose(again.scores(), one.scores())
+            np.testing.assert_allclose(again.transform(given), one.transform(given), atol=1e-9)
+            pairs = [
+                (again.components(), one.components()),
+                (again.explained_variance_ratio(), one.explained_variance_ratio()),
+            ]
+            pairs.append((again.inverse_transform(again.scores()), one.inverse_transform(one.scores())))
+            for found, wanted in pairs:
+                for mine, theirs in zip(
+                    *(each if isinstance(each, list) else [each] for each in (found, wanted)), strict=True
+                ):
+                    xr.testing.assert_allclose(mine, theirs)
+            with pytest.raises(BadInputError, match="overwrite=True"):
+                one.save(path, engine=engine)
+    last = again.transform(given.isel(lat=slice(None, None, -1)))
+    np.testing.assert_allclose(last, one.transform(given), atol=1e-9)
+    with pytest.raises(BadInputError, match="has no lat"):
+        again.transform(given.assign_coords(lat=[-60.0, -20.0, 20.0, 50.0]))
+    with pytest.raises(BadInputError, match="a model that was loaded is not rotated"):
+        EOFRotator(2).fit(EOF.deserialize(model.serialize()))
+    with pytest.raises(BadInputError, match="there is no model of npmdask"):
+        EOF.deserialize(xr.DataTree())
+    with pytest.raises(BadInputError, match="missing = 'mean' needs the run"):
+        EOF(2, missing="mean").fit(X.where(X["time"] != 10), dim=("time", "member")).serialize()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("power", [1, 4])
+def test_rotated_modes_stand_for_the_same_field(power: float) -> None:
+    """Mutants: scores that are not turned; shares of the modes alone; the first modes are not chosen."""
+    X = ensemble()
+    model = EOF(4, use_coslat=True, standardize=True, tol=1e-11).fit(X, dim=("time", "member"))
+    rotated = EOFRotator(3, power=power).fit(model)
+    leading = model.scores().sel(mode=[1, 2, 3])
+    assert rotated.components().dims == ("mode", "lat", "lon") and np.isnan(rotated.components()[0, 2, 1])
+    np.testing.assert_allclose(np.linalg.norm(rotated.components().fillna(0).values.reshape(3, -1), axis=1), 1.0)
+    xr.testing.assert_allclose(rotated.inverse_transform(rotated.scores()), model.inverse_transform(leading))
+    for name in ("explained_variance", "explained_variance_ratio"):
+        before, after = (getattr(one, name)().values for one in (model, rotated))
+        np.testing.assert_allclose(after.sum(), before[:3].sum(), rtol=1e-9)
+        assert (np.diff(after) <= 0).all()
+    np.testing.assert_allclose(np.linalg.norm(rotated.scores(normalized=True).values.reshape(15, 3), axis=0), 1.0)
+    np.testing.assert_allclose(rotated.transform(X), rotated.scores(), atol=1e-9)
+    turn = rotated.data["rotation_matrix"].values
+    assert np.allclose(turn.T @ turn, np.eye(3), atol=1e-9) == (power == 1)
+    loadings = model.components().sel(mode=[1, 2, 3]) * np.sqrt(model.explained_variance().sel(mode=[1, 2, 3]))
+    flat = loadings.fillna(0).values.reshape(3, -1).T @ turn
+    found = rotated.components().fillna(0).values.reshape(3, -1).T
+    np.testing.assert_allclose(found, flat / np.linalg.norm(flat, axis=0), atol=1e-9)
+    with pytest.raises(BadInputError, match="k = 9 components cannot be rotated"):
+        EOFRotator(9).fit(model)
+    with pytest.raises(BadInputError, match="call fit first"):
+        EOFRotator(2).fit(EOF(2))
+
+
+def test_words_of_xeofs() -> None:
+    """Mutants: the mean is taken off in any case; words of a solver are believed."""
+    X = ensemble().isel(member=0, drop=True).fillna(1.0)
+    model = EOF(2, center=False, check_nans=False, random_state=None, solver="full", sample_name="s", compute=False)
+    rows = matrix(X, "time")
+    sizes = np.linalg.svd(rows, compute_uv=False)
+    model.fit(X, "time")
+    np.testing.assert_allclose(model.singular_values(), sizes[:2], rtol=1e-7)
+    np.testing.assert_allclose(model.explained_variance(), sizes[:2] ** 2 / 4, rtol=1e-7)
+    for refused in (model.explained_variance_ratio, lambda: EOFRotator(2).fit(model)):
+        with pytest.raises(BadInputError, match="not centred"):
+            refused()
+    np.testing.assert_allclose(model.inverse_transform(model.scores()).mean(), X.mean(), rtol=0.1)
+    assert model.get_params()["sample_name"] == "s" and EOF(2).get_params()["solver_kwargs"] == {}
+    with pytest.raises(BadInputError, match="solver"):
+        EOF(2, solver="fast").fit(X)
+    with pytest.raises(BadInputError, match="nan"):
+        EOF(2, check_nans=False).fit(X.where(X["lat"] > 0))
+
+
+def test_complex_fields() -> None:
+    rng = np.random.default_rng(3)
+    values = rng.standard_normal((9, 4, 3)) + 1j * rng.standard_normal((9, 4, 3))
+    X = xr.DataArray(values, dims=("time", "lat", "lon"))
+    model = ComplexEOF(8, tol=1e-11).fit(X)
+    sizes = np.linalg.svd((values - values.mean(axis=0)).reshape(9, 12), compute_uv=False)
+    np.testing.assert_allclose(model.singular_values(), sizes[:8], rtol=1e-9)
+    xr.testing.assert_allclose(model.inverse_transform(model.scores()), X)
+
+
+@pytest.mark.slow
+def test_two_fields_of_several_parts() -> None:
+    """Mutants: samples of the parts are not compared with those of the other field."""
+    X, Y = ensemble(), ensemble(seed=2)
+    model = MCA(2, tol=1e-11).fit(X, [Y, 2 * Y], dim=("time", "member"))
+    a, b = matrix(X, "time", "member"), matrix(Y, "time", "member")
+    sea = np.isfinite(a[0])
+    a, b = (rows[:, sea] - rows[:, sea].mean(axis=0) for rows in (a, b))
+    left, sizes, _ = np.linalg.svd(a.T @ np.hstack([b, 2 * b]) / 14)
+    np.testing.assert_allclose(model.singular_values(), sizes[:2], rtol=1e-8)
+    first, (second, twice) = model.components()
+    np.testing.assert_allclose(abs(first.values.reshape(2, 12)[:, sea]), abs(left[:, :2].T), atol=1e-7)
+    np.testing.assert_allclose(twice, 2 * second, atol=1e-9)
+    scores, others = model.scores()
+    assert scores.dims == others.dims == ("time", "member", "mode")
+    back, (one, other) = model.inverse_transform(scores, others.sel(mode=[1]))
+    assert back.dims == X.dims and one.attrs == Y.attrs and other.dims == Y.dims
+    wanted = a @ left[:, :2] @ left[:, :2].T + matrix(X, "time", "member")[:, sea].mean(axis=0)
+    np.testing.assert_allclose(matrix(back, "time", "member")[:, sea], wanted, atol=1e-7)
+    assert isinstance(model.transform(X, [Y, 2 * Y]), list)
+    for moved in (Y.assign_coords(time=Y["time"] + 1), Y.isel(time=slice(None, None, -1))):
+        with pytest.raises(BadInputError, match="sample"):
+            MCA(2).fit(X.isel(member=0), [moved.isel(member=0)], dim="time")
+
+
+@pytest.mark.slow
+def test_waves_in_two_variables() -> None:
+    X = ensemble().isel(member=0, drop=True).fillna(0.0)
+    whole, cut = HilbertEOF(2, use_coslat=True).fit(X), HilbertEOF(2, use_coslat=True)
+    west, east = cut.fit([X.isel(lon=[0]), X.isel(lon=[1, 2])]).components()
+    np.testing.assert_allclose(xr.concat([west, east], "lon"), whole.components(), atol=1e-7)
+    np.testing.assert_allclose(cut.scores(), whole.scores(), atol=1e-6)
+    both = HilbertEOF(1).fit(ensemble().fillna(0.0), dim=("time", "member"))
+    assert both.scores().dims == ("time", "member", "mode") and both.components().dims == ("mode", "lat", "lon")
