@@ -142,7 +142,6 @@ ELSEWHERE = {
     },
     "docs/howto/text.md": {"import npmdask": "tests/real/test_three_users.py::test_raw_strings_to_topics"},
     "docs/howto/weights.md": {"A = diag": "a formula"},
-    "docs/project/step.md": {"STORE/documents": "a picture"},
     "docs/tutorials/tour.md": {
         "pca =": "tests/test_documented.py::test_python_of_the_tour_runs",
         "model =": "tests/test_documented.py::test_python_of_the_tour_runs",
