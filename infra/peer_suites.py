@@ -309,6 +309,9 @@ class Table:
 def differences(row: Row, outcomes: Mapping[str, str]) -> Iterator[str]:
     """Sentences on what differs from the table."""
     failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
+    passed = sum(outcome == "passed" for outcome in outcomes.values())
+    if passed < row.passed:
+        yield f"{passed} tests passed, and {row.passed} of the table: others are skipped, or not there"
     for test in sorted(failed - row.known.keys()):
         yield f"fails, and is not in the table: {test}"
     for test in sorted(row.known.keys() - failed):
@@ -336,6 +339,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dask-ml", type=Path, help="a checkout of its tag, whose sdist has no tests")
     parser.add_argument("--write", action="append", default=[], metavar="SUITE", help="keep what fails as to be done")
     given = parser.parse_args(arguments)
+    if unknown := {*given.suites, *given.write} - {*SUITES}:
+        parser.error(f"{', '.join(sorted(unknown))}: choose of {', '.join(SUITES)}")
     table, wrong = Table.read(), 0
     asked = given.suites or given.write or list(table.rows)
     for name in (name for name in SUITES if name not in asked and name not in table.rows):

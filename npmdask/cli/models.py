@@ -417,6 +417,8 @@ def _reading_hint(dest: str) -> str:
             return f"in Python numpy.load({dest!r})"
         case ".csv" | ".parquet" as suffix:
             return f"in Python pandas.read_{suffix[1:]}({dest!r})"
+        case _ if not (Path(dest) / "zarr.json").exists():
+            return f"in Python pandas.read_parquet({dest!r})"
         case _:
             return f'in Python zarr.open_group({dest!r})["data"][:]'
 

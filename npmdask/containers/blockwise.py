@@ -55,16 +55,14 @@ class _Block:
     variables: tuple[tuple[str, str], ...] = ()
 
     def __call__(self, block: Any, block_id: tuple[int, ...] | None = None) -> np.ndarray:
-        for file, name in self.variables:
-            hdf5.require_variable(file, name)
-        rows = block.tocsr() if issparse(block) else plain_block(block)
-        rows = rows if self.meant is None or issparse(rows) else self.meant.required(rows, "the block")
-        rows = rows if self.places is None else rows[:, self.places]
-        if not rows.shape[0]:
-            return np.empty((0, self.width), self.dtype)
         try:
-            return self.function(rows, self.dtype)
-        except BadInputError as error:
+            for file, name in self.variables:
+                hdf5.require_variable(file, name)
+            rows = block.tocsr() if issparse(block) else plain_block(block)
+            rows = rows if self.meant is None or issparse(rows) else self.meant.required(rows, "the block")
+            rows = rows if self.places is None else rows[:, self.places]
+            return self.function(rows, self.dtype) if rows.shape[0] else np.empty((0, self.width), self.dtype)
+        except ValueError as error:  # of masked values, and of npmdask
             raise BadInputError(f"block {block_id[0]} of the rows: {error}" if block_id else str(error)) from error
 
 
@@ -122,6 +120,8 @@ def _mapped_array(called: str, array: Any, block: _Block) -> Any:
     import dask.array as da
 
     require(array.ndim == 2, f"the lazy array has {array.ndim} dimensions; 2 are needed (rows x columns)")
+    known = not np.isnan(array.shape[1])
+    require(known, "the lazy array has columns of unknown number: call x.compute_chunk_sizes() first")
     array = array.rechunk({1: -1}) if len(array.chunks[1]) > 1 else array
     graph, names, block = _whole(array.__dask_graph__(), block)
     if names:

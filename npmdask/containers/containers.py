@@ -181,6 +181,7 @@ def table_of(given: Any, choice: Choice | None) -> tuple[Any, Labels | None, tup
         where, names, called = "the DataFrame", given.columns.to_numpy(), given.columns.name or called
         kinds = [getattr(dtype, "kind", "O") for dtype in given.dtypes]
     elif library == "dask" and type(given).__module__ != "dask.delayed" and hasattr(given, "dtypes"):
+        given = given.to_frame() if kind == "Series" else given
         where, names, kinds = "the Dask DataFrame", given.columns, [dtype.kind for dtype in given.dtypes]
     elif library == "anndata" and kind == "AnnData" and given.n_vars:
         where, called, kinds = "the AnnData", "var", "f" * given.n_vars

@@ -19,6 +19,7 @@ from npmdask.core.storage.names import columns_of, is_counted, matched
 from npmdask.errors import BadInputError, closest, extra, require, require_known, warn
 from npmdask.estimators.pca import PCA, TruncatedSVD
 from npmdask.streaming.transform import components_of
+from npmdask.weights.aspect import places_of
 
 USUAL = "highly_variable"  # genes that are taken where the AnnData says which are
 SOLVERS = {  # that scanpy has, by whether rows are lazy, sparse and centred
@@ -264,7 +265,9 @@ def project(
         names = adata.var_names[adata.var_names.isin(adata.var_names[places])]
         twice = listed(list(names[names.duplicated()].unique()))
         require(not twice, f"genes of the AnnData are there twice ({twice}): see adata.var_names_make_unique")
-    rows = _values(adata, layer, places)
+    rows, own = _values(adata, layer, places), getattr(onto, "uns", {}).get(key_added or "pca", {}).get("params", {})
+    if own.get("layer") not in (None, layer):
+        warn(f"the components are of the layer {own['layer']!r}, and the scores of {layer or 'X'}: should these be it?")
     adata.obsm[key_added or "X_pca"] = replace(found, choice=None).all_scores(rows, dtype=dtype)
     return adata if copy else None
 
@@ -284,6 +287,8 @@ def _components(onto: Any, key: str | None) -> StoredComponents:
         basis is not None and "zero_center" in params, f"{where} holds no components: run npmdask.anndata.pca on it"
     )
     basis = np.asarray(basis, np.float64)
+    if "obsm" in params:
+        raise BadInputError(f"{where} is of obsm[{params['obsm']!r}], whose components are not of genes: give one of X")
     if "column_weights" in params or (params["zero_center"] and "offset" not in kept):
         raise BadInputError(
             f"{where} does not say what was taken off (scanpy does not write it, nor are weights kept): run "
@@ -376,7 +381,7 @@ def _by_name(asked: Any, axis: str, names: Any, what: str) -> np.ndarray:
     """Numbers of cells or genes in the order of their names, where pandas has names of them."""
     if hasattr(asked, "iloc"):
         known, given = (axis_of(axis, each.to_numpy()) for each in (names, asked.index))
-        places = matched((known,), (given,), what, "the AnnData").places
+        places = places_of((known,), (given,), what)
         asked = asked if places is None else asked.iloc[places]
     return np.asarray(asked)
 

@@ -34,7 +34,16 @@ from npmdask.core.storage.labels import Axis, Labels
 from npmdask.core.storage.names import matched
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, require
-from npmdask.estimators.base import REAL, TRANSFORMER, Estimator, batches, in_memory, require_words, seed_of
+from npmdask.estimators.base import (
+    REAL,
+    TRANSFORMER,
+    WITH_SCIKIT_LEARN,
+    Estimator,
+    batches,
+    in_memory,
+    require_words,
+    seed_of,
+)
 from npmdask.estimators.probabilistic import Probabilistic, most_likely_rank
 from npmdask.missing.factor_model import FactorModel
 from npmdask.missing.gaps import COUNTED, EM, REFUSE, Marks
@@ -95,8 +104,22 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         if is_lazy(X):
             gaps = self.missing_ is not None or require_rule(missing) == LEAST_SQUARES
             to = Axis("mode", len(self.components_), self.get_feature_names_out())
-            return self._mapped("scores", X, "_scores", to, self._axes, self._require_width, gaps=gaps, missing=missing)
+            found = self._mapped(
+                "scores", X, "_scores", to, self._axes, self._require_width, gaps=gaps, missing=missing
+            )
+            if not self._goes_into_a_table():
+                return found
+            return np.asarray(found) if hasattr(found, "dims") else found.compute()
         return self._scores(X, missing=missing)
+
+    def _goes_into_a_table(self) -> bool:
+        """Say whether ``set_output`` of scikit-learn asks for a table of scores, which is one in memory."""
+        asked = getattr(self, "_sklearn_output_config", {}).get("transform")
+        if asked is None and WITH_SCIKIT_LEARN:
+            from sklearn import get_config
+
+            asked = get_config()["transform_output"]
+        return asked not in (None, "default")
 
     def _scores(self, X: Any, dtype: Any = None, missing: str = AS_RUN) -> np.ndarray:
         """Scores of ``dtype``, by default that of rows in memory: of float32 no more is ever held than they take."""
@@ -144,7 +167,10 @@ class Components(*TRANSFORMER, Estimator):  # type: ignore[misc]
         self._require_fit()
         if is_lazy(X):
             to = self._axes[0] if len(self._axes) == 1 else Axis("column", self.n_features_in_)
-            return self._mapped("rows", X, "_rows_of", to, (), self._require_scores)
+            named = Axis("mode", len(self.components_), self.get_feature_names_out())
+            called = [set(map(str, axis.places)) for axis in getattr(labels_of(X), "columns", ())]
+            known = (named,) if called == [set(map(str, named.places))] else ()  # other names are taken by position
+            return self._mapped("rows", X, "_rows_of", to, known, self._require_scores)
         given = np.asarray(real_array(X, "the scores"))
         return self._rows_of(given, dtype_of(given))
 

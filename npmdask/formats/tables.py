@@ -224,7 +224,7 @@ def open_csv(
     ends = {places[-1]: pa.null()} if empty else {}  # it is looked at: a value there is an error
     parsing = {"delimiter": delimiter, "ignore_empty_lines": len(places) > 1}
     parsing["newlines_in_values"] = any("\n" in field for row in rows for field in row)
-    dtype = np.dtype(np.float64)
+    dtype, piece = np.dtype(np.float64), min(2**30, max(2**20, 4 * len(line)))
 
     def batches(start: int) -> Iterator[np.ndarray]:
         row = start
@@ -238,7 +238,7 @@ def open_csv(
                     read_options=pa_csv.ReadOptions(
                         column_names=places,
                         skip_rows_after_names=int(named) + start,
-                        block_size=min(2**30, max(2**20, 4 * len(line))),
+                        block_size=piece,
                         use_threads=False,
                     ),
                     parse_options=pa_csv.ParseOptions(**parsing),
@@ -259,7 +259,7 @@ def open_csv(
     def texts(columns: Sequence[str], *, gaps: bool = False) -> Iterator[Any]:
         as_text = {"include_columns": columns, "column_types": dict.fromkeys(columns, pa.string())}
         wanted = pa_csv.ConvertOptions(**as_text, null_values=[""], strings_can_be_null=gaps)  # NA is a country
-        reading = pa_csv.ReadOptions(column_names=places, skip_rows_after_names=1, use_threads=False)
+        reading = pa_csv.ReadOptions(column_names=places, skip_rows_after_names=1, use_threads=False, block_size=piece)
         with open_binary(path) as file, pa_csv.open_csv(file, reading, pa_csv.ParseOptions(**parsing), wanted) as found:
             yield from map(pa.Table.from_batches, ([batch] for batch in found))
 

@@ -301,7 +301,8 @@ def point_to(store: str | Path, facts: Mapping[str, Any]) -> None:
     Readers follow either: what they open is the last run that has ended well.
     """
     store = Path(store)
-    if not store.name.isdigit() or not _has_answer(store):
+    link = store.with_name(LATEST)
+    if not store.name.isdigit() or not _has_answer(store) or (link.exists() and not link.is_symlink()):
         return
     spec = RunStore(store).read_spec() or {}
     said = {"store": str(store.absolute()), "run": store.name, "fingerprint": spec["data"].get("fingerprint")}

@@ -6,8 +6,8 @@ import csv
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -49,8 +49,10 @@ class RowFile:
     dest : the file, whose ending says its format.
     names : what its columns are called, where the format has names (.csv, .parquet).
     overwrite : replace a file that is there.
-    append : put the rows behind those of a .parquet file that is there, of the same columns and the same ``model``.
-    about : what is noted in the metadata of a .parquet file, under "npmdask"; ``model`` says what the rows mean.
+    append : put the rows behind those of a .parquet file that is there, of the same columns and the same ``model``; one
+        that has rows of the same ``source`` stays as it is.
+    about : what is noted in the metadata of a .parquet file, under "npmdask"; ``model`` says what the rows mean, and
+        ``sources`` (of one) where they are from.
 
     Raises
     ------
@@ -75,6 +77,7 @@ class RowFile:
         self.dest, self.next_row = dest, 0
         self.partial = dest.with_name(f".{dest.name}.partial")  # hidden from what reads a folder of files
         self._names, self._hash, self._about, self._append = names, hashlib.sha256(), dict(about), append
+        self.held_already = False  # rows of this source are in the file that is there
         if dest.suffix.lower() == ".parquet":
             with extra("ingest"):
                 import pyarrow as pa
@@ -95,6 +98,8 @@ class RowFile:
 
     def write(self, rows: np.ndarray, keys: Any = None) -> None:
         """Append rows (b x columns); ``keys``: an Arrow table of columns that come before them."""
+        if self.held_already:
+            return
         rows = np.ascontiguousarray(rows, "<f8")
         with self._reporting_errors():
             match self.dest.suffix.lower():
@@ -116,19 +121,14 @@ class RowFile:
     def _write_table(self, table: Any) -> None:
         if self._parquet is None:
             known = self._rows_before(table.schema) if self._append and self.dest.exists() else None
-            schema = table.schema if known is None else known.schema_arrow
+            if self.held_already:
+                return
+            schema = named_types(table.schema) if known is None else known.schema_arrow
             schema = schema.with_metadata({"npmdask": json.dumps(self._about)})
             self._parquet = self._parquet_of.ParquetWriter(self._file, schema)
             for batch in () if known is None else known.iter_batches():
                 self._parquet.write_batch(batch.replace_schema_metadata(schema.metadata))
-        try:
-            table = table.cast(self._parquet.schema)
-        except (self._pa.ArrowInvalid, self._pa.ArrowNotImplementedError, ValueError) as error:
-            raise BadInputError(
-                f"{self.dest}: the columns that are kept are of other types than in the rows before ({error}): write "
-                "them alike in all files"
-            ) from error
-        self._parquet.write_table(table)
+        self._parquet.write_table(as_types(table, self._parquet.schema))
 
     def _rows_before(self, schema: Any) -> Any:
         """The file that rows are appended to.
@@ -140,6 +140,10 @@ class RowFile:
         """
         known = self._parquet_of.ParquetFile(self.dest)
         about = json.loads((known.schema_arrow.metadata or {}).get(b"npmdask", "{}"))
+        sources = about.get("sources", [])
+        own = self._about.get("sources", [])
+        self.held_already = self._about.get("model") == about.get("model") and bool(set(own) & set(sources))
+        self._about["sources"] = [*sources, *own]
         if known.schema_arrow.names != schema.names:
             raise RefusedError(f"{self.dest} has columns {known.schema_arrow.names}, not {schema.names}: overwrite it")
         if about.get("model") != self._about.get("model"):
@@ -152,6 +156,9 @@ class RowFile:
     def finish(self, facts: dict[str, Any]) -> str:
         """Make the file appear; returns the fingerprint of its numbers. ``facts`` of a store have no place in it."""
         require(self.next_row > 0, f"no rows in the source of {self.dest}")
+        if self.held_already:
+            self.drop()
+            return ""
         digest = np.frombuffer(self._hash.digest(), np.uint8)
         with self._reporting_errors():
             if self.dest.suffix.lower() == ".parquet":
@@ -166,7 +173,10 @@ class RowFile:
 
     def drop(self) -> None:
         """Remove what was not finished."""
-        self._file.close()
+        with suppress(OSError):  # of a disk that is full
+            if getattr(self, "_parquet", None) is not None:
+                self._parquet.close()
+            self._file.close()
         self.partial.unlink(missing_ok=True)
 
     def _begin_npy(self) -> None:
@@ -181,6 +191,66 @@ class RowFile:
             yield
         except OSError as error:
             raise CommitError(f"cannot write {self.dest}: {error.strerror or error}") from error
+
+
+# Types of kept columns. A value is written as it is or not at all: no number out of "007", no time in another zone.
+
+
+def _holds(wanted: Any, given: Any) -> bool:
+    """Say whether a column of one type of Arrow has room for every value of another as it is."""
+    from pyarrow import types
+
+    if given == wanted or types.is_null(given):
+        return True
+    texts = [types.is_string(one) or types.is_large_string(one) for one in (wanted, given)]
+    whole = [types.is_integer(one) for one in (wanted, given)]
+    signs = [types.is_signed_integer(one) for one in (wanted, given)]
+    wider = all(whole) and wanted.bit_width - given.bit_width >= (signs[0] > signs[1])
+    return all(texts) or (wider and signs[0] >= signs[1])
+
+
+def as_types(table: Any, schema: Any) -> Any:
+    """The table with the types of a schema.
+
+    Raises
+    ------
+    BadInputError
+        They do not hold its values as they are.
+    """
+    for field, other in zip(table.schema, schema, strict=True):
+        if not _holds(other.type, field.type):
+            raise BadInputError(
+                f"column {field.name!r} is of type {field.type}, and {other.type} in rows before: write it alike in "
+                "all files, or leave it out"
+            )
+    return table.cast(schema)
+
+
+def named_types(schema: Any) -> Any:
+    """The schema that the first rows have, where a column without any value becomes text."""
+    import pyarrow as pa
+
+    kinds = [pa.string() if pa.types.is_null(field.type) else field.type for field in schema]
+    return pa.schema(list(zip(schema.names, kinds, strict=True)))
+
+
+def joined_keys(tables: Sequence[Any]) -> Any:
+    """Arrow tables one below the other, in the first of their types that holds the values of all, as :func:`as_types`.
+
+    Values of a dictionary become plain ones.
+    """
+    import pyarrow as pa
+
+    plain = []
+    for table in tables:
+        kinds = [
+            getattr(f.type, "value_type", f.type) if pa.types.is_dictionary(f.type) else f.type for f in table.schema
+        ]
+        plain.append(table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True)))))
+    of_all = [[table.schema.field(place).type for table in plain] for place in range(plain[0].num_columns)]
+    best = [next((k for k in kinds if all(_holds(k, one) for one in kinds)), kinds[0]) for kinds in of_all]
+    schema = pa.schema(list(zip(plain[0].column_names, best, strict=True)))
+    return pa.concat_tables([as_types(table, schema) for table in plain])
 
 
 MOST_PARTITIONS = 1000  # files that are written at once
@@ -204,30 +274,47 @@ class Partitions:
         require_no_link(dest)
         if dest.exists() and not dest.is_dir():
             raise RefusedError(f"{dest} is a file, and partitions lie in a folder: choose another name")
-        self.dest, self.next_row, self._files = dest, 0, dict[Any, RowFile]()
+        self.dest, self.next_row, self._files = dest, 0, dict[str, RowFile]()
+        self._schema: Any = None  # of the key
         self._key, self._value, self._names, self._options = key, value, names, options
 
     def write(self, rows: np.ndarray, keys: Any = None) -> None:
         """Append rows (b x columns) to the files of their partitions."""
         if self._value is not None:
-            self._file_of(self._value).write(rows, keys)
+            self._file_of(self._name(self._value)).write(rows, keys)
         else:
-            values, others = keys.column(self._key).to_pylist(), keys.drop_columns([self._key])
-            for value in dict.fromkeys(values):
-                chosen = np.array([one == value for one in values])
-                self._file_of(value).write(rows[chosen], others.filter(chosen))
+            key, others = keys.select([self._key]), keys.drop_columns([self._key])
+            self._schema = self._schema or named_types(key.schema)
+            names = [self._name(value) for value in as_types(key, self._schema).column(0).to_pylist()]
+            for name in dict.fromkeys(names):
+                chosen = np.array([one == name for one in names])
+                self._file_of(name).write(rows[chosen], others.filter(chosen))
         self.next_row += len(rows)
 
-    def _file_of(self, value: Any) -> RowFile:
-        if value not in self._files:
+    @property
+    def held_already(self) -> int:
+        """Count the partitions that have rows of this source, and stay as they are."""
+        return sum(file.held_already for file in self._files.values())
+
+    def _name(self, value: Any) -> str:
+        if isinstance(value, list | dict) or value == NO_VALUE:
+            raise BadInputError(
+                f"{self._key} is {value!r} in a row, after which no folder is called: take another column"
+            )
+        if value is None or value != value:  # NaN
+            return NO_VALUE
+        return quote(str(value), safe="")
+
+    def _file_of(self, name: str) -> RowFile:
+        if name not in self._files:
             if len(self._files) == MOST_PARTITIONS:
                 raise BadInputError(
                     f"{self._key} has more than {MOST_PARTITIONS} values: partition by a column with few, such as a day"
                 )
-            folder = self.dest / f"{self._key}={NO_VALUE if value is None else quote(str(value), safe='')}"
+            folder = self.dest / f"{quote(self._key, safe='')}={name}"
             folder.mkdir(parents=True, exist_ok=True)
-            self._files[value] = RowFile(folder / "scores.parquet", self._names, **self._options)
-        return self._files[value]
+            self._files[name] = RowFile(folder / "scores.parquet", self._names, **self._options)
+        return self._files[name]
 
     def finish(self, facts: dict[str, Any]) -> str:
         """Make the files appear, one after the other; returns a fingerprint of their numbers."""

@@ -39,11 +39,11 @@ from npmdask.errors import BadInputError, CommitError, require
 from npmdask.missing.gaps import unmarked
 from npmdask.missing.rules import Fits, Gaps
 from npmdask.streaming.loop import TELL_SECONDS, Stopwatch
-from npmdask.streaming.row_files import Partitions, RowFile, is_row_file
+from npmdask.streaming.row_files import Partitions, RowFile, is_row_file, joined_keys
 from npmdask.streaming.solution import answer_of, is_stream, read_model
 from npmdask.streaming.source import STANDARD_INPUT, Opened, Reading, open_stream, said_of
 from npmdask.streaming.sources import BatchedStream
-from npmdask.streaming.sources.directory import Directory
+from npmdask.streaming.sources.directory import Directory, mark_of
 from npmdask.writers.dense import DenseWriter
 
 # Rows along the components that a store holds: of a stream, a model that was saved, a finished run or a release.
@@ -187,11 +187,21 @@ def transform(
         opened.stream.keep = keep
     scorer = _Scorer(components, missing, opened, skip=non_finite == "skip")
     names = [f"component{i + 1}" for i in range(components.k)]
-    if both := set(names) & set(keep):
-        raise BadInputError(f"keep names {min(both)!r}, as scores are called: rename that column")
-    about = {"run": str(Path(store).resolve()), "model": _model_name(components), "version": npmdask.__version__}
+    key, _, value = (partition, "", "") if partition is None or partition in keep else partition.partition("=")
+    if both := set(names) & {*keep, key}:
+        raise BadInputError(f"scores are called {min(both)!r}: rename that column")
+    about: dict[str, Any] = {
+        "run": str(Path(store).resolve()),
+        "model": _model_name(components),
+        "version": npmdask.__version__,
+    }
     about |= {"written": datetime.now(UTC).isoformat(timespec="seconds")}
-    into: dict[str, Any] = {"partition": partition, "append": append, "about": about}
+    where = Path(addressed(source)[0]) if isinstance(source, str | Path) else None
+    mark = None if where is None or not where.exists() else mark_of(where)
+    about |= {
+        "sources": [hashlib.sha256(f"{opened.name} {mark}".encode()).hexdigest()[:16] if mark else uuid.uuid4().hex]
+    }
+    into: dict[str, Any] = {"partition": (key, value or None) if key else None, "append": append, "about": about}
     count = batch_rows or max(1, BATCH_BYTES // (8 * opened.stream.columns))
     with single_threaded_blas(), writer_of_scores(dest, names, overwrite, opened.mark, **into) as writer:
         _write_all(opened, scorer, writer, count, observer or Observer())
@@ -212,7 +222,7 @@ def transform(
         source=opened.name,
         store=str(Path(store).absolute()),
         rows_with_gaps=scorer.rows_with_gaps,
-        warnings=(*said_of(opened.stream), *scorer.warnings),
+        warnings=(*said_of(opened.stream), *scorer.warnings, *_already(writer)),
     )
 
 
@@ -221,16 +231,26 @@ def _require_form(dest: Path, keep: tuple[str, ...], partition: str | None, *, a
     in_file, suffix = is_row_file(dest), dest.suffix.lower()  # refuses an ending that is not written
     if partition is not None and in_file:
         raise BadInputError(f"partitions lie in a folder, and {dest} is the name of a file: leave its ending out")
-    if partition is not None and "=" not in partition and partition not in keep:
-        raise BadInputError(
-            f"partition = {partition!r} is none of the columns that are kept: keep it, too, or give a value for all "
-            f"rows, as {partition}=2026-11-27"
-        )
+    require(len(set(keep)) == len(keep), f"keep = {', '.join(keep)}: name each column once")
+    if partition is not None and partition not in keep:
+        key, _, value = partition.partition("=")
+        if not (key and value) or key in keep:
+            raise BadInputError(
+                f"partition = {partition!r}: give one of the columns that are kept ({', '.join(keep) or 'none'}), or a "
+                "name of its own with a value for all rows, as night=2026-11-27"
+            )
     if keep and partition is None and suffix not in (".csv", ".parquet"):
         raise BadInputError(f"{dest}: only .csv and .parquet have room for {', '.join(keep)} beside the scores")
     if append and partition is None and suffix != ".parquet":
         raise BadInputError(f"{dest}: rows are appended to .parquet files, or to partitions")
     require(not (append and overwrite), "append and overwrite: one of them, as rows are kept or replaced")
+
+
+def _already(writer: Any) -> list[str]:
+    """Say what had the rows before, as after a call that was interrupted."""
+    held = getattr(writer, "held_already", 0)
+    what = f"{held} partitions of {writer.dest} have" if held > 1 else f"{writer.dest}, or a partition of it, has"
+    return [f"{what} the rows of this source already, and nothing was appended there"] if held else []
 
 
 def _model_name(components: StoredComponents) -> str:
@@ -332,10 +352,7 @@ class _Scorer:
         self._left_out += int(bad.sum())
         self.rows_with_gaps += int((gappy & ~bad).sum())
         keys = getattr(self._opened.stream, "keys", None) or None
-        if keys is not None:
-            from pyarrow import concat_tables
-
-            keys = concat_tables(keys, promote_options="permissive")
+        keys = None if keys is None else joined_keys(keys)
         if not bad.any():
             return scores, keys
         return scores[~bad], None if keys is None else keys.filter(~bad)
@@ -353,11 +370,11 @@ class _Scorer:
 
 @contextmanager
 def writer_of_scores(
-    dest: str | Path, names: list[str], overwrite: bool, mark: Any = None, *, partition: str | None = None, **into: Any
+    dest: str | Path, names: list[str], overwrite: bool, mark: Any = None, *, partition: Any = None, **into: Any
 ) -> Iterator[DenseWriter | RowFile | Partitions]:
     """A writer of rows of scores, which ``names`` names, to a file or a store, as the ending of ``dest`` says.
 
-    ``mark``: that of the data which have these scores. ``partition``: as of :func:`transform`; ``into``: for files.
+    ``mark``: that of the data which have these scores. ``partition``: key and value of partitions; ``into``: for files.
 
     It begins again, whatever a kill has left, and leaves nothing where it fails.
     """
@@ -369,8 +386,8 @@ def writer_of_scores(
             if partition is None:
                 file = RowFile(target, names, overwrite=overwrite, **into)
             else:
-                key, _, value = partition.partition("=")
-                file = Partitions(target, key, value or None, names, overwrite=overwrite, **into)
+                key, value = partition
+                file = Partitions(target, key, value, names, overwrite=overwrite, **into)
             try:
                 yield file
             except BaseException:

@@ -182,3 +182,35 @@ def test_set_output_computes_them() -> None:
     found = npmdask.PCA(2).set_output(transform="pandas").fit(X)
     assert list(found.transform(lazy).columns) == ["pca0", "pca1"]
     pd.testing.assert_frame_equal(found.transform(lazy), found.transform(X))
+
+
+def test_scores_in_another_order_are_put_in_order_by_name() -> None:
+    """Mutant: by position, which gives rows of nothing."""
+    found = npmdask.PCA(2).fit(TABLE)
+    want = found.inverse_transform(found.transform(TABLE))
+    table = found.transform(dd.from_pandas(TABLE, npartitions=3))
+    array = found.transform(xr.DataArray(X, dims=("row", "column"), coords={"column": NAMES}).chunk({"row": 17}))
+    for scores in (table, table[["pca1", "pca0"]], array, array.isel(mode=[1, 0])):
+        back = found.inverse_transform(scores)
+        np.testing.assert_allclose(np.asarray(back.compute()), want, atol=1e-9)
+    renamed = table.rename(columns={"pca0": "one", "pca1": "two"})
+    np.testing.assert_allclose(np.asarray(found.inverse_transform(renamed).compute()), want, atol=1e-9)
+
+
+def test_tables_of_scores_keep_the_index() -> None:
+    shuffled = TABLE.set_index(pd.Index([f"r{i:02d}" for i in range(60)]))
+    found = npmdask.PCA(2).fit(shuffled).set_output(transform="pandas")
+    table = found.transform(dd.from_pandas(shuffled, npartitions=3))
+    assert list(table.index) == list(shuffled.index) and list(table.columns) == ["pca0", "pca1"]
+    np.testing.assert_allclose(table, found.transform(shuffled), atol=1e-9)
+
+
+def test_a_series_of_dask_is_a_table_of_one_column() -> None:
+    found = npmdask.PCA(1).fit(dd.from_pandas(TABLE["a"], npartitions=3))
+    np.testing.assert_allclose(found.explained_variance_, [X[:, 0].var(ddof=1)])
+
+
+def test_masked_values_of_a_block_are_named() -> None:
+    lazy = da.ma.masked_greater(da.from_array(X, chunks=(17, 5)), 20.0)
+    with pytest.raises(BadInputError, match=r"block . of the rows: .* masked values"):
+        npmdask.PCA(2).fit(X).transform(lazy).compute()

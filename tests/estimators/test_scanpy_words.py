@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from anndata.experimental import read_lazy
 
 import npmdask.anndata
-from npmdask.errors import BadInputError, DataWarning
+from npmdask.errors import BadInputError, DataWarning, RefusedError
 from tests.conftest import often
 
 N, D, K = 150, 24, 3
@@ -288,3 +288,45 @@ def test_genes_that_a_projection_refuses(tmp_path: Path) -> None:
             npmdask.anndata.project(cells(), onto)
     with pytest.raises(BadInputError, match="an AnnData is needed, not a ndarray"):
         npmdask.anndata.project(counts(), known)
+
+
+def test_components_of_another_array_or_layer_are_not_taken_for_those_of_genes() -> None:
+    """Mutants: varm of an earlier run is used; the layer is not looked at."""
+    found = cells(counts(np.float64))
+    found.layers["log"] = np.log1p(found.X)
+    npmdask.anndata.pca(found, K, layer="log")
+    with pytest.warns(DataWarning, match="of the layer 'log', and the scores of X"):
+        npmdask.anndata.project(found[:9].copy(), found)
+    other = found[:9].copy()
+    npmdask.anndata.project(other, found, layer="log")
+    np.testing.assert_allclose(other.obsm["X_pca"], found.obsm["X_pca"][:9], atol=1e-4)
+    found.obsm["X_other"] = counts()[:, :9]
+    npmdask.anndata.pca(found, K, obsm="X_other", zero_center=False)
+    with pytest.raises(BadInputError, match=r"is of obsm\['X_other'\]"):
+        npmdask.anndata.project(found[:9].copy(), found)
+
+
+def test_a_store_keeps_the_names_of_its_run(tmp_path: Path) -> None:
+    """Numbers alone do not say whose they are; the same names again are answered. Mutant: names are not compared."""
+    found, store = cells(), tmp_path / "run"
+    npmdask.anndata.pca(found, K, store=store)
+    npmdask.anndata.pca(found, K, store=store)
+    found.var_names = GENES[::-1]
+    with pytest.raises(RefusedError, match=r"the columns have other names .*number 0 on .gene23, gene0"):
+        npmdask.anndata.pca(found, K, store=store)
+    with pytest.raises(RefusedError, match="other names"):
+        npmdask.top_k(pd.DataFrame(counts(), columns=GENES[::-1]), K, center=True, store=_named_run(tmp_path / "top"))
+
+
+def _named_run(store: Path) -> Path:
+    npmdask.top_k(pd.DataFrame(counts(), columns=GENES), K, center=True, store=store)
+    return store
+
+
+def test_numbered_series_are_taken_by_position() -> None:
+    """As PCA takes them: an index that only counts is no name. Mutant: rows are looked for by these numbers."""
+    found, weights = cells(counts(np.float64)), np.linspace(0.5, 2.0, N)
+    found.obs_names = [str(i) for i in np.random.default_rng(0).permutation(N)]
+    by_series = npmdask.anndata.pca(found, K, sample_weight=pd.Series(weights), copy=True)
+    by_array = npmdask.anndata.pca(found, K, sample_weight=weights, copy=True)
+    np.testing.assert_array_equal(by_series.obsm["X_pca"], by_array.obsm["X_pca"])

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pa_parquet
 import pytest
 
 from npmdask.cli.main import main
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.errors import BadInputError, CommitError, RefusedError
 from npmdask.streaming import StreamingPCA
 from npmdask.streaming.transform import transform
 
@@ -151,8 +155,89 @@ def test_scores_along_other_components_are_not_put_below_each_other(model: Path,
     with pytest.raises(RefusedError, match="has columns"):
         transform(model, source, dest, keep=["id", "date"], append=True)
     assert dest.read_bytes() == before and [path.name for path in tmp_path.glob("*partial*")] == []
-    transform(model, source, dest, keep=["id"], append=True)
+    again = transform(model, source, dest, keep=["id"], append=True)
+    assert dest.read_bytes() == before and "already" in again.warnings[-1], "the same call again, as after a kill"
+    table(1).to_parquet(tmp_path / "y.parquet", index=False)
+    transform(model, f"{tmp_path / 'y.parquet'}?leave_out=date,id,site", dest, keep=["id"], append=True)
     assert len(pd.read_parquet(dest)) == 2 * N
+
+
+def test_an_append_that_ended_between_two_partitions_is_made_whole_by_the_same_call(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is there twice. Mutant: rows of a source that are not known again."""
+    dest, keep = tmp_path / "scores", ["id", "date"]
+    for i, frame in enumerate((table(0), table(1))):
+        frame.to_parquet(tmp_path / f"{i}.parquet", index=False)
+    sources = [f"{tmp_path / f'{i}.parquet'}?leave_out=date,id,site" for i in range(2)]
+    transform(model, sources[0], dest, keep=keep, partition="date")
+    replaced, done = os.replace, list[Any]()
+
+    def full_disk(*places: Any) -> None:
+        done.append(places)
+        if len(done) == 2:
+            raise OSError(28, "No space left on device")
+        replaced(*places)
+
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(CommitError, match="No space left"):
+        transform(model, sources[1], dest, keep=keep, partition="date", append=True)
+    monkeypatch.setattr(os, "replace", replaced)
+    done_before = transform(model, sources[1], dest, keep=keep, partition="date", append=True)
+    found = pa_dataset.dataset(dest, format="parquet", partitioning="hive").to_table().to_pandas()
+    check(found, pd.concat([table(0), table(1)]), model)
+    assert "already" in done_before.warnings[-1] and not list(dest.rglob("*partial*"))
+
+
+@pytest.mark.parametrize("batch", [None, 30])
+@pytest.mark.parametrize(
+    "first, second, said",
+    [
+        (pa.array(range(30), pa.int64()), pa.array([f"{i:03d}" for i in range(30)]), "of type string, and int64"),
+        (pa.array([True] * 30), pa.array(range(30), pa.int64()), "of type int64, and bool|of type bool, and int64"),
+        (
+            pa.array([datetime.datetime(2026, 11, 1)] * 30, pa.timestamp("us", "Europe/Berlin")),
+            pa.array([datetime.datetime(2026, 11, 1)] * 30, pa.timestamp("us")),
+            "of type timestamp",
+        ),
+        (pa.array([None] * 30), pa.array([f"{i:03d}" for i in range(30)]), ""),
+        (pa.array(range(30), pa.int64()), pa.array(range(30), pa.int32()), ""),
+        (pa.array(["a"] * 30).dictionary_encode(), pa.array(["b"] * 30), ""),
+    ],
+)
+def test_kept_values_are_written_as_they_are_or_not_at_all(
+    first: Any, second: Any, said: str, batch: int | None, model: Path, tmp_path: Path
+) -> None:
+    """No number is made of 007, no time of another zone: in one batch as in two."""
+    numbers = table().head(30)[NAMES]
+    (tmp_path / "in").mkdir()
+    for i, key in enumerate((first, second)):
+        pa_parquet.write_table(
+            pa.Table.from_pandas(numbers).append_column("key", key), tmp_path / "in" / f"{i}.parquet"
+        )
+    call = partial(transform, model, f"{tmp_path / 'in'}?leave_out=key", tmp_path / "s.parquet", keep=["key"])
+    if said:
+        with pytest.raises(BadInputError, match=said):
+            call(batch_rows=batch)
+        assert not list(tmp_path.glob("*s.parquet*"))
+        return
+    call(batch_rows=batch)
+    assert pd.read_parquet(tmp_path / "s.parquet")["key"].tolist() == [*first.to_pylist(), *second.to_pylist()]
+
+
+@pytest.mark.parametrize("key", ["../../up", "a/b", "g"])
+def test_partitions_lie_in_their_folder_and_none_is_lost(key: str, model: Path, tmp_path: Path) -> None:
+    """Names of columns come from strangers' files; NaN is no value; every row is in one partition."""
+    frame = table().drop(columns=["date", "site"])
+    values = pa.array([1.0, float("nan"), None] * (N // 3))
+    held = pa.Table.from_pandas(frame, preserve_index=False).append_column(key, values)
+    pa_parquet.write_table(held, tmp_path / "x.parquet")
+    source = f"{tmp_path / 'x.parquet'}?only={','.join(NAMES)}"
+    transform(model, source, tmp_path / "deep" / "s", keep=["id", key], partition=key)
+    found = [pd.read_parquet(path) for path in (tmp_path / "deep" / "s").glob("*/scores.parquet")]
+    assert sorted(map(len, found)) == [N // 3, 2 * N // 3]
+    check(pd.concat(found), frame, model)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "model", "x.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +246,12 @@ def test_scores_along_other_components_are_not_put_below_each_other(model: Path,
         ("s.npy", {"keep": ["id"]}, "only .csv and .parquet have room for id"),
         ("s", {"keep": ["id"]}, "only .csv and .parquet"),
         ("s.parquet", {"keep": ["id"], "partition": "id"}, "partitions lie in a folder"),
-        ("s", {"keep": ["id"], "partition": "date"}, "keep it, too, or give a value"),
+        ("s", {"keep": ["id"], "partition": "date"}, "give one of the columns that are kept"),
+        ("s", {"keep": ["id"], "partition": "night="}, "a name of its own with a value"),
+        ("s", {"keep": ["id"], "partition": "=5"}, "a name of its own with a value"),
+        ("s", {"keep": ["id"], "partition": "id=5"}, "a name of its own"),
+        ("s", {"keep": ["id"], "partition": "component1=5"}, "scores are called 'component1'"),
+        ("s.csv", {"keep": ["id", "id"]}, "name each column once"),
         ("s.csv", {"append": True}, "appended to .parquet"),
         ("s.parquet", {"append": True, "overwrite": True}, "one of them"),
         ("s.parquet", {"keep": ["idd"]}, "has no column 'idd': did you mean 'id'"),

@@ -62,15 +62,11 @@ class PlainRelease:
         self._session.start(self._problem.source.path)
         if not history:
             self._session.observer.on_ready(self._problem, self._session)
-        self._keep_labels()
-        self._survey(len(history))
-
-    def _keep_labels(self) -> None:
-        """Keep the names of rows and columns, except for runs that are stages of another."""
         problem, store = self._problem, self._session.store
-        whole = problem.derived is None and problem.rule.until_share is None
+        whole = problem.derived is None and problem.rule.until_share is None  # not a stage of another run
         if whole and problem.source.labels is not None and store.part_meta("labels") is None:
             store.write_part("labels", *problem.source.labels.bundle())
+        self._survey(len(history))
 
     def survey(self) -> tuple[Source, float | None]:
         """The source with statistics and checksums, and its trace: one pass, or none."""

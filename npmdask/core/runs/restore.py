@@ -61,10 +61,8 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
         The store belongs to other data, parameters or version.
     """
     here: dict[str, Any] = {"resources": asdict(resources)}
-    if problem.nodes is not None:  # the same ones may have moved
-        here["source"] = problem.source.path
-    if problem.request.presentation is not None:
-        here["report"] = problem.request.presentation.facts()
+    here |= {} if problem.nodes is None else {"source": problem.source.path}  # the same ones may have moved
+    here |= {} if problem.request.presentation is None else {"report": problem.request.presentation.facts()}
 
     def keep() -> None:
         """Keep aspects, locked vectors and start of the run, so that it can be resumed without their sources."""
@@ -76,7 +74,12 @@ def bind(problem: Problem, store: RunStore, resources: Resources) -> list[str]:
         if problem.start is not None:
             keep_start(store, problem.start)
 
-    return [*problem.source.notes, *bind_spec(problem.spec(), store, here, once=problem.source.kept, keep=keep)]
+    noted = bind_spec(problem.spec(), store, here, once=problem.source.kept, keep=keep)
+    if problem.source.labels is not None:
+        from npmdask.core.storage.names import require_kept  # which data without names do not need
+
+        require_kept(labels_of_run(store), problem.source.labels, store.place)
+    return [*problem.source.notes, *noted]
 
 
 def bind_spec(

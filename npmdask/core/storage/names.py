@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from npmdask.core.storage.columns import listed
 from npmdask.core.storage.labels import LATITUDES, LONGITUDES, Axis, Labels
-from npmdask.errors import BadInputError, NpmdaskError
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError
 
 COUNTED = ("column", "row", "var", "obs")  # axes whose places are called 0, 1, 2 without names
 ROUNDING = 1e-6  # of the largest coordinate: several times what float32 rounds off
@@ -35,6 +35,21 @@ def columns_of(labels: Labels | None, kept: np.ndarray | None = None, *, whole: 
     """
     axes = () if labels is None else labels.grid if whole and labels.grid else labels.columns
     return () if len(axes) == 1 and kept is not None and np.array_equal(axes[0].places, kept) else axes
+
+
+def require_kept(kept: Labels | None, given: Labels, store: Any) -> None:
+    """Raise RefusedError where rows or columns are called otherwise than in the run that a store holds."""
+    for what in () if kept is None else ("rows", "columns"):
+        for known, own in zip(getattr(kept, what), getattr(given, what), strict=False):
+            if known.values is None or own.values is None or known.size != own.size:
+                continue
+            apart = (known.values != own.values) & ~((known.values != known.values) & (own.values != own.values))
+            if np.any(apart):
+                at = int(np.argmax(apart))
+                raise RefusedError(
+                    f"the {what} have other names than in the run that {store} holds, from number {at} on "
+                    f"({own.places[at]!s}, {known.places[at]!s} there): use another store"
+                )
 
 
 def matched(

@@ -22,6 +22,7 @@ from npmdask.core.storage.paths import in_order, inside_data
 from npmdask.errors import BadInputError, RefusedError, require
 from npmdask.formats import open_file
 from npmdask.formats.common import DenseSource, SparseSource, guarded, reading
+from npmdask.streaming.row_files import joined_keys
 from npmdask.streaming.sources import BatchedStream, Position, RowBlock, count_of, dense, require_count, require_same
 
 # What lies in a directory that others write to: which entries are complete, and whether one is still the same.
@@ -341,12 +342,10 @@ class _Keys:
 
     def take(self, rows: int, path: Path) -> Any:
         """The next rows of them, an Arrow table."""
-        from pyarrow import concat_tables
-
         with reading(path):
             while sum(table.num_rows for table in self._held) < rows + self._ahead:
                 self._held.append(next(self._tables))
-        table = concat_tables(self._held, promote_options="permissive")
+        table = joined_keys(self._held)
         self._held, start = [table.slice(self._ahead + rows)], self._ahead
         self._ahead = 0
         return table.slice(start, rows)
