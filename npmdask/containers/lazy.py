@@ -420,6 +420,8 @@ def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> Grap
     BadInputError
         The number of columns is unknown, blocks lie in the memory of a cluster, or every block needs all others.
     """
+    from dask._task_spec import convert_legacy_graph
+
     if any(np.isnan(n) for n in array.shape[1:]):
         raise BadInputError(f"{where} has columns of unknown number: call x.compute_chunk_sizes() first")
     heights, *columns = array.chunks
@@ -435,7 +437,7 @@ def graph_rows(array: Any, where: str, meant: Conventions | None = None) -> Grap
             "from before persist(), or write it with x.to_zarr('x.zarr')"
         )
     stored = wholeness.Stored()
-    whole = {key: stored(task) for key, task in _optimized(array).items()}
+    whole = convert_legacy_graph({key: stored(task) for key, task in _optimized(array).items()})
     if isinstance(array._meta, np.ndarray):
         taken = _blocks_together(whole, blocks, heights, int(np.prod(array.shape[1:])) * array.dtype.itemsize)
         if taken != heights:
@@ -497,10 +499,9 @@ def _graphs(
     BadInputError
         What many need is too large to be kept.
     """
-    from dask._task_spec import DataNode, convert_legacy_graph  # what graphs are made of; public names there are none
+    from dask._task_spec import DataNode  # what graphs are made of; public names there are none
     from dask.optimization import cull
 
-    whole = convert_legacy_graph(whole)
     kept = [key for key, needed in _needed_by(whole, blocks).items() if len(needed) > SHARED]
     with single_threaded_blas():
         values = dict(zip(kept, _compute(cull(whole, kept)[0], kept, (_memory_guard(set(kept), where),)), strict=True))

@@ -371,7 +371,6 @@ def callers(x: np.ndarray, folder: Path) -> dict[str, Any]:
         "matrices": lambda: npmdask.top_k(np.ones((3, 4, 4)) * 1j, 1, kind="matrices"),
         "weights": lambda: npmdask.top_k(x.real, 2, row_weights=np.ones(len(x)) * 1j),
         "packed": lambda: npmdask.top_k(complex_values(stored, {"scale_factor": 0.5}), 2),
-        "EOF": lambda: _eof(x),
         "MCA": lambda: _mca(x),
         "topics": lambda: npmdask.Topics(2).fit(x),
         "mixture": lambda: npmdask.Mixture(2).fit(x),
@@ -385,12 +384,6 @@ def complex_values(path: Path, attributes: dict[str, Any]) -> Path:
 
     zarr.open_array(path).attrs.update(attributes)
     return path
-
-
-def _eof(x: np.ndarray) -> Any:
-    from npmdask.xarray import EOF
-
-    return EOF(2).fit(xr.DataArray(x, dims=("time", "x")), dim="time")
 
 
 def _mca(x: np.ndarray) -> Any:

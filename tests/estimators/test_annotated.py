@@ -113,7 +113,7 @@ def test_how_many_by_default() -> None:
         ({"mask_var": np.zeros(D, bool)}, "True for some"),
         ({"mask_var": np.arange(D)}, "give a truth value for each of the 40"),
         ({"layer": "thrice"}, "layer = 'thrice' is not there"),
-        ({"n_comps": 99}, "n_components=99 must be between 1 and"),
+        ({"n_comps": 99}, "n_components=99 must be between 0 and"),
     ],
 )
 def test_what_is_refused(ask: dict[str, Any], said: str) -> None:
