@@ -29,6 +29,7 @@ from npmdask.weights.aspect import COSLAT, over, weights_called
 
 SAMPLES, POINTS = "_samples", "_points"  # of rows that are made of several dimensions, or of several grids
 SOLVERS = ("auto", "full", "randomized")
+SEEN = ("basis", "scale", "column_weight")  # what scores rows beside the mean: least squares need them apart
 
 
 @dataclass(frozen=True)
@@ -610,9 +611,10 @@ class FieldModel:
         require(rule == DROP, f"missing = {rule!r} needs the run: give `store`, and fit again, which reads nothing")
         kept = found.kept if found.missing is None else found.missing.kept
         kept = np.arange(len(found.vectors)) if kept is None else kept
-        arrays = {"vectors": found.vectors, "patterns": found.patterns, "weights": found.scored.weights}
-        held: dict[str, Any] = {name: (("column", "along"), array) for name, array in arrays.items()}
+        held: dict[str, Any] = {name: (("column", "along"), getattr(found, name)) for name in ("vectors", "patterns")}
         held |= {"mean": ("column", found.mean), "kept": ("column", kept)}
+        seen = {name: getattr(found.scored, name) for name in SEEN}
+        held |= {name: (("column", "read")[: array.ndim], array) for name, array in seen.items() if array is not None}
         held |= {name: ("along", array) for name, array in found.numbers.items()}
         frames = {"scores": self.scores()}
         frames |= {
@@ -666,15 +668,12 @@ class FieldModel:
         }
         made = cls(**about["params"])
         made.preprocessor, made._held = Fields(parts, about["kind"]), frame("scores").rename("scores")
-        arrays = {name: whole[name].values for name in ("vectors", "patterns", "weights", "mean", "kept")}
-        weights, kept = arrays.pop("weights"), arrays["kept"]
-        missing = Missing(
-            rule=DROP, counts=np.zeros(sum(made.preprocessor.sizes), int), rows=1, rows_with_gaps=0, kept=kept
-        )
+        arrays = {name: whole[name].values for name in ("vectors", "patterns", "mean", "kept")}
+        counts, seen = np.zeros(sum(made.preprocessor.sizes), int), [name for name in SEEN if name in whole]
+        missing = Missing(rule=DROP, counts=counts, rows=1, rows_with_gaps=0, kept=arrays["kept"])
+        scored = StoredComponents(mean=arrays["mean"], **{name: whole[name].values for name in seen})
         numbers = {name: whole[name].values for name, held in whole.variables.items() if held.dims == ("along",)}
-        made._found = Found(
-            **arrays, scored=StoredComponents(basis=weights, mean=arrays["mean"]), numbers=numbers, missing=missing
-        )
+        made._found = Found(**arrays, scored=scored, numbers=numbers, missing=missing)
         return made
 
     def save(

@@ -291,3 +291,14 @@ def test_waves_in_two_variables() -> None:
     np.testing.assert_allclose(cut.scores(), whole.scores(), atol=1e-6)
     both = HilbertEOF(1).fit(ensemble().fillna(0.0), dim=("time", "member"))
     assert both.scores().dims == ("time", "member", "mode") and both.components().dims == ("mode", "lat", "lon")
+
+
+@pytest.mark.parametrize("words", [{"use_coslat": True}, {"standardize": True, "use_coslat": True}])
+def test_gaps_are_fitted_alike_by_a_model_that_was_loaded(words: dict[str, Any]) -> None:
+    """Mutants: what scores rows is kept as one matrix; the scale or the weights of columns are not kept."""
+    X = ensemble().isel(member=0, drop=True)
+    model, gappy = EOF(2, **words).fit(X), X.where(X["lon"] != 90.0)
+    wanted = model.transform(gappy, missing="least-squares")
+    assert np.isfinite(wanted).all() and not np.allclose(wanted, model.scores(), atol=1e-3)
+    again = EOF.deserialize(model.serialize())
+    np.testing.assert_allclose(again.transform(gappy, missing="least-squares"), wanted, atol=1e-10)
