@@ -23,7 +23,7 @@ from npmdask.core.runs.components import AS_RUN, StoredComponents
 from npmdask.core.storage.labels import DESCRIBED, Axis, axis_of
 from npmdask.core.storage.names import matched
 from npmdask.errors import BadInputError, require
-from npmdask.missing.gaps import DROP, REFUSE, unmarked
+from npmdask.missing.gaps import DROP, REFUSE, checked_marks, unmarked
 from npmdask.missing.rules import Missing
 from npmdask.weights.aspect import COSLAT, over, weights_called
 
@@ -625,6 +625,7 @@ class FieldModel:
             frame = frame.rename("").to_dataset(name="values")
             whole = whole.merge(frame.rename({name: f"{prefix}_{name}" for name in (*frame.dims, *frame.variables)}))
         about = {"kind": field_.kind, "parts": [*field_.parts], "samples": field_.samples}
+        about["marks"] = [] if found.missing is None else found.missing.values
         about |= {
             "dims": [one.dims for one in field_.parts.values()],
             "names": [one.grid.name for one in field_.parts.values()],
@@ -670,8 +671,9 @@ class FieldModel:
         made.preprocessor, made._held = Fields(parts, about["kind"]), frame("scores").rename("scores")
         arrays = {name: whole[name].values for name in ("vectors", "patterns", "mean", "kept")}
         counts, seen = np.zeros(sum(made.preprocessor.sizes), int), [name for name in SEEN if name in whole]
-        missing = Missing(rule=DROP, counts=counts, rows=1, rows_with_gaps=0, kept=arrays["kept"])
-        scored = StoredComponents(mean=arrays["mean"], **{name: whole[name].values for name in seen})
+        marks = checked_marks(about["marks"])
+        missing = Missing(rule=DROP, counts=counts, rows=1, rows_with_gaps=0, kept=arrays["kept"], values=marks)
+        scored = StoredComponents(mean=arrays["mean"], marks=marks, **{name: whole[name].values for name in seen})
         numbers = {name: whole[name].values for name, held in whole.variables.items() if held.dims == ("along",)}
         made._found = Found(**arrays, scored=scored, numbers=numbers, missing=missing)
         return made

@@ -302,3 +302,20 @@ def test_gaps_are_fitted_alike_by_a_model_that_was_loaded(words: dict[str, Any])
     assert np.isfinite(wanted).all() and not np.allclose(wanted, model.scores(), atol=1e-3)
     again = EOF.deserialize(model.serialize())
     np.testing.assert_allclose(again.transform(gappy, missing="least-squares"), wanted, atol=1e-10)
+
+
+def test_marks_of_missing_values_are_saved() -> None:
+    """Mutant: a loaded model, or a rotated one, takes the mark for a number."""
+    X = ensemble().isel(member=0, drop=True).fillna(-999.0)
+    model = EOF(2, missing_values=-999.0).fit(X)
+    marked = X.copy()
+    marked[{"time": 1, "lat": 0, "lon": 0}] = -999.0
+    for one in (model, EOFRotator(2).fit(model)):
+        again = type(one).deserialize(type(one).deserialize(one.serialize()).serialize())
+        np.testing.assert_allclose(again.transform(X), one.scores(), atol=1e-10)
+        for each in (one, again):
+            with pytest.raises(BadInputError, match="row 1 .* not finite"):
+                each.transform(marked)
+        wanted, found = (each.transform(marked, missing="least-squares") for each in (one, again))
+        np.testing.assert_allclose(found, wanted, atol=1e-10)
+        assert abs(found).max() < 100
