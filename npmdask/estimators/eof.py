@@ -278,9 +278,15 @@ class EOFRotator(FieldModel, Words):
         share = before.numbers["explained_variance_ratio"][0] / variances[0]
         numbers = {"singular_values": lengths, "explained_variance": turned.variances}
         numbers["explained_variance_ratio"] = turned.variances * share
+        # Samples with gaps are fitted along the modes of the model: what scores rotated ones is no basis of patterns.
+        roots = np.sqrt(variances[: self.n_modes])[:, None]
+        turn = np.zeros((before.scored.k, self.n_modes))
+        turn[: self.n_modes] = (
+            np.linalg.inv(turned.rotation).T / roots * np.linalg.norm(roots * turned.rotation, axis=0)
+        )
         unturned = found_of(before.scored, turned.basis, numbers, before.missing)
         self.preprocessor, self._given = model.preprocessor, model._given
-        self._found, self._rotation = replace(unturned, scored=turned.components), turned.rotation
+        self._found, self._rotation = replace(unturned, turn=turn), turned.rotation
         return self
 
     @property

@@ -375,7 +375,8 @@ class Found:
     """Modes as models know them: unit vectors over the columns that were read (d x k), what scores them, what the
     field gains by a score (d x k), its mean (d), numbers by mode, and what was missing.
 
-    ``kept``: the columns that ``scored`` is of, of a model that was loaded: these compare names themselves.
+    ``kept``: the columns that ``scored`` is of, of a model that was loaded: these compare names themselves. ``turn``:
+    what its scores are multiplied by, of modes that were rotated.
     """
 
     vectors: Block
@@ -385,6 +386,7 @@ class Found:
     numbers: dict[str, np.ndarray]
     missing: Missing | None = None
     kept: np.ndarray | None = None
+    turn: np.ndarray | None = None
 
 
 class Results(Mapping[str, Any]):
@@ -615,6 +617,7 @@ class FieldModel:
         held |= {"mean": ("column", found.mean), "kept": ("column", kept)}
         seen = {name: getattr(found.scored, name) for name in SEEN}
         held |= {name: (("column", "read")[: array.ndim], array) for name, array in seen.items() if array is not None}
+        held |= {} if found.turn is None else {"turn": (("read", "along"), found.turn)}
         held |= {name: ("along", array) for name, array in found.numbers.items()}
         frames = {"scores": self.scores()}
         frames |= {
@@ -675,7 +678,8 @@ class FieldModel:
         missing = Missing(rule=DROP, counts=counts, rows=1, rows_with_gaps=0, kept=arrays["kept"], values=marks)
         scored = StoredComponents(mean=arrays["mean"], marks=marks, **{name: whole[name].values for name in seen})
         numbers = {name: whole[name].values for name, held in whole.variables.items() if held.dims == ("along",)}
-        made._found = Found(**arrays, scored=scored, numbers=numbers, missing=missing)
+        turn = whole["turn"].values if "turn" in whole else None
+        made._found = Found(**arrays, scored=scored, numbers=numbers, missing=missing, turn=turn)
         return made
 
     def save(
@@ -769,7 +773,8 @@ class FieldModel:
     def _sample_scores(self, X: Any, missing: str) -> Any:
         found = self._found
         rows, present = self.preprocessor.rows(X, drop=self._drops, kept=found.kept)
-        return self.preprocessor.series(found.scored.all_scores(rows, rows.dims[0], missing=missing), X, present)
+        values = found.scored.all_scores(rows, rows.dims[0], missing=missing)
+        return self.preprocessor.series(values if found.turn is None else values @ found.turn, X, present)
 
     @property
     def _drops(self) -> bool:
