@@ -286,7 +286,7 @@ class EOFRotator(FieldModel, Words):
         )
         unturned = found_of(before.scored, turned.basis, numbers, before.missing)
         self.preprocessor, self._given = model.preprocessor, model._given
-        self._found, self._rotation = replace(unturned, turn=turn), turned.rotation
+        self._found = replace(unturned, turn=turn, rotation=turned.rotation)
         return self
 
     @property
@@ -295,8 +295,10 @@ class EOFRotator(FieldModel, Words):
         return Results({**super().data._made, "rotation_matrix": self._rotation_matrix})
 
     def _rotation_matrix(self) -> Any:
-        numbers = np.arange(1, len(self._rotation) + 1)
-        return type(self.singular_values())(self._rotation, coords={"mode_m": numbers, "mode_n": numbers})
+        rotation = self._modes.rotation
+        assert rotation is not None
+        numbers = np.arange(1, len(rotation) + 1)
+        return type(self.singular_values())(rotation, coords={"mode_m": numbers, "mode_n": numbers})
 
 
 # Hilbert EOFs.

@@ -376,7 +376,7 @@ class Found:
     field gains by a score (d x k), its mean (d), numbers by mode, and what was missing.
 
     ``kept``: the columns that ``scored`` is of, of a model that was loaded: these compare names themselves. ``turn``:
-    what its scores are multiplied by, of modes that were rotated.
+    what its scores are multiplied by, and ``rotation``: what loadings were, of modes that were rotated.
     """
 
     vectors: Block
@@ -387,6 +387,7 @@ class Found:
     missing: Missing | None = None
     kept: np.ndarray | None = None
     turn: np.ndarray | None = None
+    rotation: np.ndarray | None = None
 
 
 class Results(Mapping[str, Any]):
@@ -618,6 +619,7 @@ class FieldModel:
         seen = {name: getattr(found.scored, name) for name in SEEN}
         held |= {name: (("column", "read")[: array.ndim], array) for name, array in seen.items() if array is not None}
         held |= {} if found.turn is None else {"turn": (("read", "along"), found.turn)}
+        held |= {} if found.rotation is None else {"rotation": (("turned", "along"), found.rotation)}
         held |= {name: ("along", array) for name, array in found.numbers.items()}
         frames = {"scores": self.scores()}
         frames |= {
@@ -678,8 +680,8 @@ class FieldModel:
         missing = Missing(rule=DROP, counts=counts, rows=1, rows_with_gaps=0, kept=arrays["kept"], values=marks)
         scored = StoredComponents(mean=arrays["mean"], marks=marks, **{name: whole[name].values for name in seen})
         numbers = {name: whole[name].values for name, held in whole.variables.items() if held.dims == ("along",)}
-        turn = whole["turn"].values if "turn" in whole else None
-        made._found = Found(**arrays, scored=scored, numbers=numbers, missing=missing, turn=turn)
+        arrays |= {name: whole[name].values for name in ("turn", "rotation") if name in whole}
+        made._found = Found(**arrays, scored=scored, numbers=numbers, missing=missing)
         return made
 
     def save(

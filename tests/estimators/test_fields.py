@@ -331,5 +331,6 @@ def test_rotated_scores_of_samples_with_gaps_stand_for_the_same_field(power: flo
         rotated = EOFRotator(k, power=power).fit(model)
         wanted = model.inverse_transform(fitted.isel(mode=slice(k)))
         for one in (rotated, EOFRotator.deserialize(rotated.serialize())):
+            np.testing.assert_array_equal(one.data["rotation_matrix"], rotated.data["rotation_matrix"])
             found = one.inverse_transform(one.transform(gappy, missing="least-squares"))
             np.testing.assert_allclose(found, wanted, atol=1e-8)
