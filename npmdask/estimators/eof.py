@@ -152,8 +152,10 @@ class EOF(FieldModel, Words):
         one_of((DROP, *COUNTED, REFUSE), missing=self.missing)
         rule, marks = self._missing_rule(self.missing), checked_marks(self.missing_values)
         rule = REFUSE if rule == DROP and self.preprocessor.of_complex else rule
-        columns = self.preprocessor.column_weights(weights, use_coslat=self.use_coslat, missing=rule, marks=marks)
         rows, present = self.preprocessor.rows(X, drop=rule == DROP)
+        columns = self.preprocessor.column_weights(
+            weights, use_coslat=self.use_coslat, missing=rule, marks=marks, rows=rows
+        )
         require(
             present is None or sample_weights is None,
             "samples without any value have weights: leave both out (X.dropna(dim, how='all'))",

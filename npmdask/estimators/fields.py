@@ -99,12 +99,10 @@ class Gridded:
             data = data.map_blocks(meant.required, f"the field{said}", dtype=np.result_type(X.dtype, np.float32))
         return data if places is None else data[:, places]
 
-    def column_weights(
-        self, weights: Any, *, use_coslat: bool, missing: str, marks: tuple[float, ...] = ()
-    ) -> np.ndarray | None:
+    def column_weights(self, weights: Any, *, use_coslat: bool) -> np.ndarray | None:
         """Return the weights of squares of columns: the squares of ``weights``, times the cosines of latitudes.
 
-        0 over land, where nothing is read; None: all alike. ``marks``: numbers that mark missing values.
+        None: all alike.
         """
         columns = None
         if weights is not None:
@@ -115,9 +113,6 @@ class Gridded:
             columns = roots * np.abs(roots)  # negative ones stay so, and are refused
         if use_coslat:
             columns = self.coslat() * (1.0 if columns is None else columns)
-        if columns is not None and missing == DROP and np.isnan(columns).any():
-            land = np.isnan(unmarked(self.grid.values, marks)).ravel()
-            columns = np.where(np.isnan(columns) & land, 0.0, columns)
         return columns
 
     def coslat(self) -> np.ndarray:
@@ -246,18 +241,29 @@ class Fields:
             return rows, None
         return rows.isel({rows.dims[0]: np.flatnonzero(present)}), present
 
-    def column_weights(self, weights: Any, **how: Any) -> np.ndarray | None:
-        """As of :class:`Gridded`, of all columns; ``weights`` of each part, or of all."""
+    def column_weights(
+        self, weights: Any, *, use_coslat: bool, missing: str, marks: tuple[float, ...] = (), rows: Any = None
+    ) -> np.ndarray | None:
+        """As of :class:`Gridded`, of all columns; ``weights`` of each part, or of all.
+
+        0 over land, where nothing is read: the first of the ``rows`` has no value there, by default the first sample.
+        ``marks``: numbers that mark missing values.
+        """
         given = dict.fromkeys(self.parts, weights)
         if not self.plain and type(weights).__name__ in ("Dataset", "list", "tuple"):
             given = _parts_of(weights)[1]
             require(
                 given.keys() == self.parts.keys(), "weights have other parts than the field: give one for each part"
             )
-        found = [part.column_weights(given[name], **how) for name, part in self.parts.items()]
+        found = [part.column_weights(given[name], use_coslat=use_coslat) for name, part in self.parts.items()]
         if all(one is None for one in found):
             return None
-        return np.concatenate([np.ones(n) if one is None else one for one, n in zip(found, self.sizes, strict=True)])
+        columns = np.concatenate([np.ones(n) if one is None else one for one, n in zip(found, self.sizes, strict=True)])
+        if missing == DROP and np.isnan(columns).any():
+            first = [part.grid for part in self.parts.values()] if rows is None else [rows[0]]
+            land = np.isnan(unmarked(np.concatenate([one.values.ravel() for one in first]), marks))
+            columns = np.where(np.isnan(columns) & land, 0.0, columns)
+        return columns
 
     # Answers.
 

@@ -334,3 +334,15 @@ def test_rotated_scores_of_samples_with_gaps_stand_for_the_same_field(power: flo
             np.testing.assert_array_equal(one.data["rotation_matrix"], rotated.data["rotation_matrix"])
             found = one.inverse_transform(one.transform(gappy, missing="least-squares"))
             np.testing.assert_allclose(found, wanted, atol=1e-8)
+
+
+def test_weights_are_missing_over_land_only() -> None:
+    """Mutant: the first sample says where land is, though it has no value at all."""
+    X = ensemble().isel(member=0, drop=True)
+    late, weights = X.where(X["time"] > 0), X.isel(time=0, drop=True) * 0 + 1.0
+    for given in (late, [late]):
+        np.testing.assert_allclose(
+            EOF(2).fit(given, weights=weights).singular_values(), EOF(2).fit(given).singular_values(), rtol=1e-9
+        )
+        with pytest.raises(BadInputError, match="column_weights: 3 of 12 are negative, missing or infinite"):
+            EOF(2).fit(given, weights=weights.where(weights["lat"] > -60.0))
