@@ -225,7 +225,7 @@ class Fields:
             whole = beside(flat)
             whole = whole if kept is None else whole[:, kept]
             rows = type(given[next(iter(given))])(whole, dims=(SAMPLES, POINTS))
-        held = [one for one in given.values() if one.dtype.kind in "fc"]
+        held = [given[name] for name in self.parts if given[name].dtype.kind in "fc"]
         if (
             not drop
             or len(held) < len(given)

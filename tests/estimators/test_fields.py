@@ -346,3 +346,10 @@ def test_weights_are_missing_over_land_only() -> None:
         )
         with pytest.raises(BadInputError, match="column_weights: 3 of 12 are negative, missing or infinite"):
             EOF(2).fit(given, weights=weights.where(weights["lat"] > -60.0))
+
+
+def test_variables_are_compared_by_their_names() -> None:
+    """Mutant: samples without a value are looked for along the dimensions of another variable."""
+    X = xr.Dataset(parts()).drop_vars("lat")
+    model = EOF(2).fit(X)
+    np.testing.assert_allclose(model.transform(X[["rain", "t2m"]]), model.scores(), atol=1e-10)
