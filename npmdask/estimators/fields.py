@@ -633,8 +633,8 @@ class FieldModel:
         }
         whole = Dataset(held)
         for prefix, frame in frames.items():
-            frame = frame.rename("").to_dataset(name="values")
-            whole = whole.merge(frame.rename({name: f"{prefix}_{name}" for name in (*frame.dims, *frame.variables)}))
+            own = frame.rename({name: f"{prefix}_{name}" for name in (*frame.dims, *frame.coords)})
+            whole = whole.merge(own.rename(prefix).to_dataset())
         about = {"kind": field_.kind, "parts": [*field_.parts], "samples": field_.samples}
         about["marks"] = [] if found.missing is None else found.missing.values
         about |= {
@@ -668,10 +668,9 @@ class FieldModel:
         about, whole = json.loads(dt.attrs["npmdask"]), dt.to_dataset().load()
 
         def frame(prefix: str) -> Any:
-            names = [name for name in whole.variables if str(name).startswith(f"{prefix}_")]
-            found = whole[names].reset_coords()
-            found = found.rename({name: str(name)[len(prefix) + 1 :] for name in (*found.dims, *found.variables)})
-            return found.set_coords([name for name in found.variables if name != "values"])["values"]
+            own = [name for name in whole.variables if str(name).startswith(f"{prefix}_")]
+            found = whole.reset_coords().set_coords(own)[prefix]
+            return found.rename({name: str(name)[len(prefix) + 1 :] for name in (*found.dims, *found.coords)})
 
         samples = tuple(about["samples"])
         parts = {

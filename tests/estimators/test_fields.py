@@ -353,3 +353,27 @@ def test_variables_are_compared_by_their_names() -> None:
     X = xr.Dataset(parts()).drop_vars("lat")
     model = EOF(2).fit(X)
     np.testing.assert_allclose(model.transform(X[["rain", "t2m"]]), model.scores(), atol=1e-10)
+
+
+@pytest.mark.parametrize("engine", ["zarr", "scipy"])
+def test_coordinates_of_any_name_are_saved(engine: str, tmp_path: Path) -> None:
+    """Mutants: names are cut by the length of another prefix; the values share their names with coordinates."""
+    heights = {
+        "height": 2.0,
+        "number": 0,
+        "values": 1,
+        "kvalues": 3,
+        "scores": 4,
+        "grid0": 5,
+        "lonely": ("lon", [1, 2, 3]),
+    }
+    X = ensemble().isel(member=0, drop=True).assign_coords(heights).assign_coords(month=("time", np.arange(5)))
+    for i, given in enumerate((X, X.rename("lat"), [X, X], xr.Dataset({"a": X, "scores_a": X}))):
+        model = EOF(2).fit(given)
+        model.save(tmp_path / f"{i}", engine=engine)
+        again = EOF.load(tmp_path / f"{i}", engine=engine)
+        xr.testing.assert_allclose(again.scores(), model.scores())
+        xr.testing.assert_allclose(again.transform(given), model.scores())
+        first, wanted = (one.components() for one in (again, model))
+        for mine, theirs in zip(*(each if i == 2 else [each] for each in (first, wanted)), strict=True):
+            xr.testing.assert_allclose(mine, theirs)
