@@ -7,10 +7,14 @@ parts are columns beside each other. Answers come back as what was given: :class
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +26,7 @@ from npmdask.core.numerics.subspaces import Block
 from npmdask.core.runs.components import AS_RUN, StoredComponents
 from npmdask.core.storage.labels import DESCRIBED, Axis, axis_of
 from npmdask.core.storage.names import matched
-from npmdask.errors import BadInputError, require
+from npmdask.errors import BadInputError, NpmdaskError, require
 from npmdask.missing.gaps import DROP, REFUSE, checked_marks, unmarked
 from npmdask.missing.rules import Missing
 from npmdask.weights.aspect import COSLAT, over, weights_called
@@ -636,7 +640,7 @@ class FieldModel:
             own = frame.rename({name: f"{prefix}_{name}" for name in (*frame.dims, *frame.coords)})
             whole = whole.merge(own.rename(prefix).to_dataset())
         about = {"kind": field_.kind, "parts": [*field_.parts], "samples": field_.samples}
-        about["marks"] = [] if found.missing is None else found.missing.values
+        about |= {"model": type(self).__name__, "marks": [] if found.missing is None else found.missing.values}
         about |= {
             "dims": [one.dims for one in field_.parts.values()],
             "names": [one.grid.name for one in field_.parts.values()],
@@ -664,8 +668,15 @@ class FieldModel:
         BadInputError
             It holds no such model.
         """
-        require("npmdask" in dt.attrs, "there is no model of npmdask: give what save or serialize made")
-        about, whole = json.loads(dt.attrs["npmdask"]), dt.to_dataset().load()
+        with _told("there is no model of npmdask", "give what save or serialize made"):
+            return cls._made_again(json.loads(dt.attrs["npmdask"]), dt.to_dataset().load())
+
+    @classmethod
+    def _made_again(cls, about: dict[str, Any], whole: Any) -> Self:
+        """Make the model of what is said about it, and the whole of its arrays."""
+        saved = about["model"]
+        require(saved == cls.__name__, f"this is a model of {saved!r}, not of {cls.__name__!r}: let that class load it")
+        one_of(("DataArray", "Dataset", "list"), kind=about["kind"])
 
         def frame(prefix: str) -> Any:
             own = [name for name in whole.variables if str(name).startswith(f"{prefix}_")]
@@ -711,17 +722,26 @@ class FieldModel:
         Raises
         ------
         BadInputError
-            There is something at that path, or this engine cannot hold the model.
+            There is something at that path, a folder that holds no model of npmdask, or this engine cannot write it.
         """
-        whole = self.serialize().to_dataset()
-        require(overwrite or not Path(path).exists(), f"there is something at {path}: say overwrite=True to replace it")
-        try:
+        whole, place = self.serialize().to_dataset(), Path(path).resolve()
+        require(overwrite or not place.exists(), f"there is something at {path}: say overwrite=True to replace it")
+        if place.is_dir():
+            with _told(f"the folder {path} holds no model of npmdask", "take another path, or remove it"):
+                _opened(place, "zarr").attrs["npmdask"]
+        with (
+            _told(f"{path} cannot be written by {engine}", "take another engine, or another path"),
+            TemporaryDirectory(prefix=".npmdask-", dir=place.parent) as folder,
+        ):
+            made, old = Path(folder) / "model", Path(f"{folder}-old")
             if engine == "zarr":
-                whole.to_zarr(path, mode="w", **{"consolidated": False, "zarr_format": 2, **kwargs})  # 3 has no text
+                whole.to_zarr(made, mode="w", **{"consolidated": False, "zarr_format": 2, **kwargs})  # 3 has no text
             else:
-                whole.to_netcdf(path, engine=engine, **kwargs)
-        except (NotImplementedError, TypeError, ValueError) as error:
-            raise BadInputError(f"{path} cannot be written by {engine} ({error}): take another engine") from error
+                whole.to_netcdf(made, engine=engine, **kwargs)
+            if place.is_dir():  # which cannot be replaced at once; a kill here leaves it under the other name
+                os.replace(place, old)
+            os.replace(made, place)
+            shutil.rmtree(old, ignore_errors=True)
 
     @classmethod
     def load(cls, path: str | Path, engine: str = "zarr", **kwargs: Any) -> Self:
@@ -747,11 +767,10 @@ class FieldModel:
         BadInputError
             It holds no such model.
         """
-        from xarray import DataTree, open_dataset
+        from xarray import DataTree
 
-        how = {"consolidated": False} if engine == "zarr" else {}
-        with open_dataset(path, engine=engine, **{**how, **kwargs}) as opened:
-            return cls.deserialize(DataTree(opened.load()))
+        with _told(f"no model of npmdask is read from {path} by {engine}", "give the path and engine of save"):
+            return cls.deserialize(DataTree(_opened(path, engine, **kwargs)))
 
     def _require_fit(self) -> None:
         require(hasattr(self, "_found"), f"{type(self).__name__} is not fitted yet: call fit first")
@@ -787,6 +806,27 @@ class FieldModel:
     def _drops(self) -> bool:
         """Say whether samples without any value are left out."""
         return self._found.missing is None or self._found.missing.rule == DROP
+
+
+@contextmanager
+def _told(said: str, remedy: str) -> Iterator[None]:
+    """Turn whatever xarray and its engines raise into a sentence."""
+    try:
+        yield
+    except (NpmdaskError, MemoryError):
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BadInputError(f"{said} ({why}): {remedy}") from error
+
+
+def _opened(path: str | Path, engine: str, **kwargs: Any) -> Any:
+    """Read a Dataset into memory."""
+    from xarray import open_dataset
+
+    how = {"consolidated": False} if engine == "zarr" else {}
+    with open_dataset(path, engine=engine, **{**how, **kwargs}) as opened:
+        return opened.load()
 
 
 def found_of(stored: StoredComponents, vectors: Block, numbers: dict[str, np.ndarray], missing: Any) -> Found:

@@ -4,6 +4,7 @@ that come back as what was given, rotation, and files.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -377,3 +378,61 @@ def test_coordinates_of_any_name_are_saved(engine: str, tmp_path: Path) -> None:
         first, wanted = (one.components() for one in (again, model))
         for mine, theirs in zip(*(each if i == 2 else [each] for each in (first, wanted)), strict=True):
             xr.testing.assert_allclose(mine, theirs)
+
+
+def test_what_is_no_model_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Mutants: the class is not compared; what xarray raises comes through; any kind of field is believed."""
+    model = EOF(2).fit(ensemble().isel(member=0, drop=True))
+    rotated, tree = EOFRotator(2).fit(model), model.serialize()
+    for one, other in ((model, EOFRotator), (rotated, EOF)):
+        with pytest.raises(BadInputError, match=f"this is a model of '{type(one).__name__}'"):
+            other.deserialize(one.serialize())
+    (tmp_path / "junk").write_text("junk")
+    for path, engine in (
+        ("none", "zarr"),
+        ("junk", "zarr"),
+        ("none", "scipy"),
+        ("junk", "scipy"),
+        ("junk", "telepathy"),
+    ):
+        with pytest.raises(BadInputError, match=f"{path} by {engine}"):
+            EOF.load(tmp_path / path, engine=engine)
+    with pytest.raises(BadInputError, match="cannot be written by telepathy"):
+        model.save(tmp_path / "new", engine="telepathy")
+    about = json.loads(tree.attrs["npmdask"])
+    wrong = [{**about, **more} for more in ({"kind": "weird"}, {"parts": ["a", "b"]}, {"params": {"zzz": 1}})]
+    texts = ["{", "[]", "{}", *map(json.dumps, wrong)]
+    for tampered in (None, 3, tree.to_dataset().drop_vars("patterns"), *texts):
+        given = xr.DataTree(tree.to_dataset().assign_attrs(npmdask=tampered)) if isinstance(tampered, str) else tampered
+        with pytest.raises(BadInputError, match=r"there is no model of npmdask|kind"):
+            EOF.deserialize(xr.DataTree(given) if isinstance(given, xr.Dataset) else given)
+    assert [one.name for one in tmp_path.iterdir()] == ["junk"]
+
+
+@pytest.mark.parametrize("engine", ["zarr", "scipy"])
+def test_a_model_is_replaced_only_by_a_whole_one(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutants: the old one is removed before the new one is written; any folder is removed."""
+    X, path = ensemble().isel(member=0, drop=True), tmp_path / "model"
+    one, other = EOF(2).fit(X), EOF(3).fit(X)
+    one.save(path, engine=engine)
+    write = "to_zarr" if engine == "zarr" else "to_netcdf"
+    with monkeypatch.context() as patched:
+        written = getattr(xr.Dataset, write)
+
+        def partly(whole: xr.Dataset, to: Any, **how: Any) -> None:
+            written(whole[["mean"]], to, **how)
+            raise OSError(28, "No space left on device")
+
+        patched.setattr(xr.Dataset, write, partly)
+        with pytest.raises(BadInputError, match="No space left on device"):
+            other.save(path, engine=engine, overwrite=True)
+    assert EOF.load(path, engine=engine).n_modes == 2
+    other.save(path, engine=engine, overwrite=True)
+    assert EOF.load(path, engine=engine).n_modes == 3
+    assert [each.name for each in tmp_path.iterdir()] == ["model"]
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "letter.txt").write_text("dear")
+    with pytest.raises(BadInputError, match="holds no model of npmdask"):
+        one.save(mine, engine=engine, overwrite=True)
+    assert (mine / "letter.txt").read_text() == "dear"
