@@ -29,7 +29,7 @@ from npmdask.core.storage.column_statistics import ColumnStatistics
 from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError, require
-from npmdask.estimators.base import run_store
+from npmdask.estimators.base import run_store, seed_of
 from npmdask.estimators.fields import FieldModel, Fields, Results, Words, found_of
 from npmdask.missing.gaps import COUNTED, DROP, REFUSE, checked_marks
 from npmdask.missing.rules import find_gaps
@@ -156,6 +156,8 @@ class EOF(FieldModel, Words):
         columns = self.preprocessor.column_weights(
             weights, use_coslat=self.use_coslat, missing=rule, marks=marks, rows=rows
         )
+        nothing = present is not None and not present.any()
+        require(not nothing, "no column of the field has a value in the first row, or in another: there are no data")
         require(
             present is None or sample_weights is None,
             "samples without any value have weights: leave both out (X.dropna(dim, how='all'))",
@@ -170,7 +172,7 @@ class EOF(FieldModel, Words):
             center=self.center,
             scale=self.standardize,
             algorithm=self.algorithm,
-            seed=self.random_state or 0,
+            seed=seed_of(self.random_state),
             tol=self.tol,
             aspects=(
                 find_gaps(missing=rule, missing_values=self.missing_values, missing_limit=self.missing_limit),
@@ -263,8 +265,9 @@ class EOFRotator(FieldModel, Words):
         Raises
         ------
         BadInputError
-            The model is not fitted, is complex, or has fewer modes.
+            It is no EOF, is not fitted, is complex, or has fewer modes.
         """
+        require(isinstance(model, EOF), f"a {type(model).__name__} is not rotated: give a fitted EOF")
         before = model._modes
         require(
             hasattr(model, "solution_"), "a model that was loaded is not rotated: rotate it, and save the rotated one"
@@ -431,7 +434,7 @@ class HilbertEOF(Words):
         self._areas = None if coslat is None else coslat[self._places]
         self._points = self._signals(X, dim)
         weights = None if self._areas is None else Weights(rows=self._areas)
-        request = Request(target_rank=self.n_modes, tol=self.tol, seed=self.random_state or 0, aspects=(weights,))
+        request = Request(target_rank=self.n_modes, tol=self.tol, seed=seed_of(self.random_state), aspects=(weights,))
         source, resources = self._open_points(), asked_resources(self.memory)
         with run_store(self.store) as store:
             problem = posed(request, source, resources, store)

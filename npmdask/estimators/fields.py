@@ -241,7 +241,7 @@ class Fields:
             for part, one in zip(there.values(), held, strict=True)
         ]
         present = np.any([one.values.ravel() for one in seen], axis=0)
-        if present.all() or not present.any():
+        if present.all():
             return rows, None
         return rows.isel({rows.dims[0]: np.flatnonzero(present)}), present
 
@@ -330,7 +330,7 @@ class Fields:
         """
         import xarray as xr
 
-        require(type(scores).__name__ == "DataArray" and "mode" in scores.coords, "scores are a DataArray with `mode`")
+        require_scores(scores)
         scores = scores if "mode" in scores.dims else scores.expand_dims("mode")
         parts = zip(self.parts.values(), self.each(patterns), self.each(mean), strict=True)
         unknown = np.setdiff1d(scores["mode"], self.each(patterns)[0]["mode"])
@@ -366,6 +366,11 @@ def _parts_of(X: Any) -> tuple[str, dict[Any, Any]]:
 def _axes(held: Any, dims: Sequence[Any]) -> tuple[Axis, ...]:
     index = held.indexes
     return tuple(axis_of(dim, index[dim].to_numpy() if dim in index else None, held.sizes[dim]) for dim in dims)
+
+
+def require_scores(held: Any) -> None:
+    """Raise BadInputError where these are no scores."""
+    require(type(held).__name__ == "DataArray" and "mode" in held.coords, "scores are a DataArray with `mode`")
 
 
 def _modes(count: int) -> dict[str, Any]:
@@ -560,6 +565,7 @@ class FieldModel:
             No scores, or modes that there are not.
         """
         found = self._modes
+        require_scores(scores)
         if normalized:
             scores = scores * self.singular_values().sel(mode=scores["mode"])
         return self.preprocessor.rebuilt(scores, self.patterns(), self._maps(found.mean[:, None], "mean"))
@@ -645,7 +651,8 @@ class FieldModel:
             "dims": [one.dims for one in field_.parts.values()],
             "names": [one.grid.name for one in field_.parts.values()],
         }
-        said = json.dumps({"params": self.get_params(), **about}, default=str)  # type: ignore[attr-defined]
+        params = self.get_params()  # type: ignore[attr-defined]
+        said = json.dumps({"params": params, **about}, default=lambda one: getattr(one, "tolist", one.__str__)())
         return DataTree(whole.assign_attrs(npmdask=said), name=type(self).__name__)
 
     @classmethod
@@ -799,6 +806,8 @@ class FieldModel:
     def _sample_scores(self, X: Any, missing: str) -> Any:
         found = self._found
         rows, present = self.preprocessor.rows(X, drop=self._drops, kept=found.kept)
+        if present is not None and not present.any():
+            return self.preprocessor.series(np.empty((0, found.vectors.shape[1])), X, present)
         values = found.scored.all_scores(rows, rows.dims[0], missing=missing)
         return self.preprocessor.series(values if found.turn is None else values @ found.turn, X, present)
 

@@ -436,3 +436,30 @@ def test_a_model_is_replaced_only_by_a_whole_one(engine: str, tmp_path: Path, mo
     with pytest.raises(BadInputError, match="holds no model of npmdask"):
         one.save(mine, engine=engine, overwrite=True)
     assert (mine / "letter.txt").read_text() == "dear"
+
+
+def test_small_things_that_xeofs_users_give(tmp_path: Path) -> None:
+    """Mutants: a seed or a mark of NumPy is not written; other models are rotated; scores are used unseen."""
+    X = ensemble().isel(member=0, drop=True)
+    model = EOF(2, random_state=np.int64(3), missing_values=np.array([-9.0]), store=tmp_path / "run").fit(X)
+    again = EOF.deserialize(model.serialize()).get_params()
+    assert again["random_state"] == 3 and again["missing_values"] == [-9.0]
+    assert HilbertEOF(1, random_state=np.int64(3), store=tmp_path / "waves").fit(X).solution_ is not None
+    for other in (MCA(), HilbertEOF(1), EOFRotator(2), None):
+        with pytest.raises(BadInputError, match="is not rotated: give a fitted EOF"):
+            EOFRotator(2).fit(other)  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match="scores are a DataArray with `mode`"):
+        model.inverse_transform(model.scores().values, normalized=True)
+
+
+def test_samples_that_all_lack_any_value_have_no_scores() -> None:
+    """Mutants: they are refused; the fit of nothing is not."""
+    X = ensemble().isel(member=0, drop=True)
+    nothing = X.where(X["time"] < 0)
+    model = EOF(2).fit(X)
+    found = model.transform(nothing)
+    assert found.shape == (5, 2) and np.isnan(found).all()
+    xr.testing.assert_equal(found, model.transform(xr.concat([nothing, X], "time")).isel(time=slice(5)))
+    for given in (nothing, [nothing]):
+        with pytest.raises(BadInputError, match="there are no data"):
+            EOF(2).fit(given)
