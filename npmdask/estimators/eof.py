@@ -300,8 +300,7 @@ class EOFRotator(FieldModel, Words):
         return Results({**super().data._made, "rotation_matrix": self._rotation_matrix})
 
     def _rotation_matrix(self) -> Any:
-        rotation = self._modes.rotation
-        assert rotation is not None
+        rotation: Any = self._modes.rotation
         numbers = np.arange(1, len(rotation) + 1)
         return type(self.singular_values())(rotation, coords={"mode_m": numbers, "mode_n": numbers})
 

@@ -634,8 +634,8 @@ class FieldModel:
         held |= {"mean": ("column", found.mean), "kept": ("column", kept)}
         seen = {name: getattr(found.scored, name) for name in SEEN}
         held |= {name: (("column", "read")[: array.ndim], array) for name, array in seen.items() if array is not None}
-        held |= {} if found.turn is None else {"turn": (("read", "along"), found.turn)}
-        held |= {} if found.rotation is None else {"rotation": (("turned", "along"), found.rotation)}
+        if found.turn is not None:
+            held |= {"turn": (("read", "along"), found.turn), "rotation": (("turned", "along"), found.rotation)}
         held |= {name: ("along", array) for name, array in found.numbers.items()}
         frames = {"scores": self.scores()}
         frames |= {
@@ -734,8 +734,12 @@ class FieldModel:
         whole, place = self.serialize().to_dataset(), Path(path).resolve()
         require(overwrite or not place.exists(), f"there is something at {path}: say overwrite=True to replace it")
         if place.is_dir():
-            with _told(f"the folder {path} holds no model of npmdask", "take another path, or remove it"):
-                _opened(place, "zarr").attrs["npmdask"]
+            said, remedy = f"the folder {path} holds", "take another path, or remove it"
+            with warnings.catch_warnings(action="ignore"), _told(f"{said} no model of npmdask", remedy):
+                held = _opened(place, "zarr")
+            own = {".zattrs", ".zgroup", ".zmetadata", "zarr.json", *held.variables} if "npmdask" in held.attrs else {}
+            more = sorted({*os.listdir(place)}.difference(own))
+            require(not more, f"{said} {more[:1]}, which is of no model of npmdask: {remedy}")
         with (
             _told(f"{path} cannot be written by {engine}", "take another engine, or another path"),
             TemporaryDirectory(prefix=".npmdask-", dir=place.parent) as folder,

@@ -294,6 +294,7 @@ def test_waves_in_two_variables() -> None:
     assert both.scores().dims == ("time", "member", "mode") and both.components().dims == ("mode", "lat", "lon")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [{"use_coslat": True}, {"standardize": True, "use_coslat": True}])
 def test_gaps_are_fitted_alike_by_a_model_that_was_loaded(words: dict[str, Any]) -> None:
     """Mutants: what scores rows is kept as one matrix; the scale or the weights of columns are not kept."""
@@ -322,6 +323,7 @@ def test_marks_of_missing_values_are_saved() -> None:
         assert abs(found).max() < 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [1, 4])
 def test_rotated_scores_of_samples_with_gaps_stand_for_the_same_field(power: float) -> None:
     """Mutants: they are fitted along what turns rows into scores; along the rotated modes only."""
@@ -337,6 +339,7 @@ def test_rotated_scores_of_samples_with_gaps_stand_for_the_same_field(power: flo
             np.testing.assert_allclose(found, wanted, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_weights_are_missing_over_land_only() -> None:
     """Mutant: the first sample says where land is, though it has no value at all."""
     X = ensemble().isel(member=0, drop=True)
@@ -356,6 +359,7 @@ def test_variables_are_compared_by_their_names() -> None:
     np.testing.assert_allclose(model.transform(X[["rain", "t2m"]]), model.scores(), atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["zarr", "scipy"])
 def test_coordinates_of_any_name_are_saved(engine: str, tmp_path: Path) -> None:
     """Mutants: names are cut by the length of another prefix; the values share their names with coordinates."""
@@ -409,6 +413,7 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["junk"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["zarr", "scipy"])
 def test_a_model_is_replaced_only_by_a_whole_one(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutants: the old one is removed before the new one is written; any folder is removed."""
@@ -430,12 +435,16 @@ def test_a_model_is_replaced_only_by_a_whole_one(engine: str, tmp_path: Path, mo
     other.save(path, engine=engine, overwrite=True)
     assert EOF.load(path, engine=engine).n_modes == 3
     assert [each.name for each in tmp_path.iterdir()] == ["model"]
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "letter.txt").write_text("dear")
-    with pytest.raises(BadInputError, match="holds no model of npmdask"):
-        one.save(mine, engine=engine, overwrite=True)
-    assert (mine / "letter.txt").read_text() == "dear"
+    for name, said in (
+        ("mine", "holds no model of npmdask"),
+        ("beside", r"holds \['letter.txt'\], which is of no model"),
+    ):
+        mine = tmp_path / name
+        one.save(mine) if name == "beside" else mine.mkdir()
+        (mine / "letter.txt").write_text("dear")
+        with pytest.raises(BadInputError, match=said):
+            one.save(mine, engine=engine, overwrite=True)
+        assert (mine / "letter.txt").read_text() == "dear"
 
 
 def test_small_things_that_xeofs_users_give(tmp_path: Path) -> None:
