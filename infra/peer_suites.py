@@ -320,7 +320,7 @@ def differences(row: Row, outcomes: Mapping[str, str]) -> Iterator[str]:
 
 
 def written(row: Row, suite: Suite, outcomes: Mapping[str, str]) -> Row:
-    """The row as it is to be kept: what passes is gone, and what fails anew is to be done."""
+    """The row as it is to be kept: what passes is gone, and what fails for the first time is to be done."""
     failed = {test for test, outcome in outcomes.items() if outcome == "failed"}
     fails = {category: [test for test in tests if test in failed] for category, tests in row.fails.items()}
     if new := sorted(failed - row.known.keys()):
