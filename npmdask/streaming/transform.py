@@ -199,7 +199,9 @@ def transform(
     where = Path(addressed(source)[0]) if isinstance(source, str | Path) else None
     mark = None if where is None or not where.exists() else mark_of(where)
     about |= {
-        "sources": [hashlib.sha256(f"{opened.name} {mark}".encode()).hexdigest()[:16] if mark else uuid.uuid4().hex]
+        "sources": [
+            hashlib.sha256(f"{opened.name} {pattern} {mark}".encode()).hexdigest()[:16] if mark else uuid.uuid4().hex
+        ]
     }
     into: dict[str, Any] = {"partition": (key, value or None) if key else None, "append": append, "about": about}
     count = batch_rows or max(1, BATCH_BYTES // (8 * opened.stream.columns))
@@ -256,7 +258,7 @@ def _already(writer: Any) -> list[str]:
 def _model_name(components: StoredComponents) -> str:
     """A name of the components, and of what rows are centred and scaled by: of others it is another one."""
     held = hashlib.sha256()
-    for values in (components.basis, components.mean, components.scale):
+    for values in (components.basis, components.mean, components.scale, components.column_weight):
         held.update(b"-" if values is None else np.ascontiguousarray(values, "<f8").tobytes())
     return held.hexdigest()[:16]
 

@@ -162,6 +162,14 @@ def test_scores_along_other_components_are_not_put_below_each_other(model: Path,
     assert len(pd.read_parquet(dest)) == 2 * N
 
 
+def test_files_of_another_pattern_are_another_source(model: Path, tmp_path: Path) -> None:
+    """Mutant: the folder alone says whether rows are there already."""
+    source = f"{parts(table(), tmp_path / 'in', 'parquet')}?leave_out=date,id,site"
+    for name in ("*-0*", "*-1*", "*-1*", "*-2*"):
+        transform(model, source, tmp_path / "s.parquet", keep=["id"], append=True, pattern=name)
+    check(pd.read_parquet(tmp_path / "s.parquet"), table(), model)
+
+
 def test_an_append_that_ended_between_two_partitions_is_made_whole_by_the_same_call(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
