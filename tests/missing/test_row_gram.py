@@ -15,10 +15,11 @@ import pytest
 import npmdask
 from npmdask.core.algorithms import RowGramKrylov
 from npmdask.errors import BadInputError
+from npmdask.missing.gaps import with_missing
 from npmdask.missing.rules import find_gaps
 from tests.conftest import write_zarr
 from tests.core.algorithms.answers import ROUNDING, fault
-from tests.core.algorithms.test_row_gram import KINDS, ROW_GRAM, chosen, float32_of_few, parts_of, stored
+from tests.core.algorithms.test_row_gram import KINDS, ROW_GRAM, chosen, float32_of_few, parts_of, stored, worth_timing
 
 MARK = -127
 
@@ -183,3 +184,9 @@ def test_auto_forms_it_as_of_complete_rows() -> None:
     gaps = find_gaps(missing="mean", missing_values=[MARK])
     assert chosen((400, 40_000), center=True, aspects=(gaps,)) == "row-gram"
     assert chosen((400, 10_000), center=True, aspects=(gaps,)) == "krylov"
+
+
+@pytest.mark.parametrize("dtype", ["i1", "f4", "f8"])
+def test_numbers_decide_what_is_measured_where_values_are_marked(dtype: str, tmp_path: Path) -> None:
+    """Mutant: bytes."""
+    assert worth_timing(tmp_path, dtype, lambda source: with_missing(source, "mean", marks=(-127.0,))) == [False, True]
