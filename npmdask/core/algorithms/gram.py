@@ -205,8 +205,8 @@ def are_leading(matrix: np.ndarray, values: np.ndarray, vectors: Block) -> bool:
     d, inner = len(matrix), vectors.T @ vectors
     if not np.abs(inner - np.eye(len(inner))).max(initial=0.0) <= ORTHONORMAL:
         return False
-    scale = max(float(values[0]), float(np.diagonal(matrix).max()))
-    if scale <= 0:
+    scale = float(np.abs([*values, *np.diagonal(matrix)]).max())  # of constant data all may be below 0, by rounding
+    if scale == 0:
         return not matrix.any()
     rest = (vectors * values) @ vectors.T
     rest -= matrix

@@ -289,6 +289,15 @@ def test_a_run_whose_eigensolver_lies_has_no_answer(monkeypatch: pytest.MonkeyPa
         npmdask.top_k(x, 3, **asked)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_constant_data_have_components_without_variance(seed: int) -> None:
+    """Their matrix is rounding, and may have no eigenvalue above 0. Mutant: ``scale`` of the largest alone."""
+    rng = np.random.default_rng(2 * seed)
+    x, weights = np.tile(1e9 * rng.standard_normal(3), (4, 1)), rng.random(4)
+    found = npmdask.top_k(x, 1, center=True, kind="samples", algorithm="gram", row_weights=weights)
+    assert found.converged and abs(found.values[0]) < 1e-14 * np.square(x).max()
+
+
 def test_a_start_is_not_for_it(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((60, 10))
     npmdask.top_k(x, 2, kind="samples", store=tmp_path / "old")

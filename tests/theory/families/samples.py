@@ -194,14 +194,15 @@ def contained(problem: Asked, folder: Path) -> Any:
     return x
 
 
-def check(problem: Asked, folder: Path) -> Findings:
+def check(problem: Asked, folder: Path, source: Any = None) -> Findings:
+    """``source``: what is asked, where values of the problem are stored in another way."""
     found, how = Findings(), problem.how
     x = problem.x.astype(float)
     observed = ~np.isnan(x)
     kept = observed.any(axis=0) if how["missing"] == "drop-columns" else np.ones(x.shape[1], bool)
     x, observed = x[:, kept], observed[:, kept]
     columns = None if problem.columns is None else problem.columns[kept]
-    source = contained(problem, folder)
+    source = contained(problem, folder) if source is None else source
     asked = how | {"row_weights": problem.rows, "column_weights": problem.columns}
     solution = npmdask.top_k(source, problem.k, **asked)
     if how["missing"] == "pairwise":
