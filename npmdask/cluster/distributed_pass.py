@@ -34,6 +34,7 @@ from npmdask.core.execution.reduction import (
 from npmdask.core.execution.threads import OnTask
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators import Operator, Partial
+from npmdask.core.operators._protocol import waiting_sums
 from npmdask.errors import LostError
 
 TASKS_PER_SLOT = 4  # few, as each costs the scheduler a millisecond; enough to share the work
@@ -445,7 +446,7 @@ class DistributedPass:
         known = self._keeper.known
         new = [n for n, future in self._done.items() if future.status == "finished" and not covered(n, known)]
         new.sort(key=lambda node: (-node.level, node.place))
-        most = 2 * len(self._runs).bit_length()
+        most = waiting_sums(self._runs)
         return _PendingSums(self._client, {node: self._done[node] for node in new[:most]}) if new else None
 
     def _commit(self, arrived: dict[TreeNode, Partial]) -> None:

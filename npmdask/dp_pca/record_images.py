@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from npmdask.core.numerics.subspaces import Block
-from npmdask.core.operators._protocol import BlockQuery, BySamples, Partial, Sums, least_run, own_rows
+from npmdask.core.operators._protocol import BlockQuery, BySamples, Partial, Sums, least_run, own_rows, pending_sums
 from npmdask.core.operators.view import AS_STORED, View
 from npmdask.core.storage.readers.dense import DenseReader, ReadStats, scratch
 from npmdask.errors import BadInputError, require
@@ -220,7 +220,7 @@ class RecordImages(BySamples):
             return 3 * len(self.rows) * d * 8
         none = np.zeros((0, d))
         each = 8 * d if self.mechanism is None else self.mechanism.summary(none, np.zeros(d)).nbytes
-        return 2 * len(runs).bit_length() * each
+        return pending_sums(1, each // 8, runs)
 
     @property
     def _additive(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from npmdask.core.certificates.bounds import rounding_of
 from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.subspaces import Block, starting_block
-from npmdask.core.operators._protocol import OnePass, Partial, Sums, require_finite, tile_bytes
+from npmdask.core.operators._protocol import OnePass, Partial, Sums, pending_sums, require_finite, tile_bytes
 from npmdask.core.operators.gram_matrix import FINISHING, DenseRows, GramMatrix
 from npmdask.core.operators.view import AS_STORED, View
 from npmdask.core.storage.column_statistics import ColumnStatistics
@@ -286,7 +286,7 @@ class GramOfGroups(GramOfSlabs):
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of the sums that wait to be joined, or of all sums, all matrices and one that is made."""
         d = self.block_rows
-        waiting = 2 * len(runs).bit_length() * (self.sum_bytes + self.groups * d * p * 8)
+        waiting = pending_sums(1, self.sum_bytes // 8 + self.groups * d * p, runs)
         return waiting + (self.groups + FINISHING) * d * (d + p + 2) * 8
 
     def task_bytes(self, p: int, runs: list[range]) -> int:

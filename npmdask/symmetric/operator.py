@@ -23,6 +23,7 @@ from npmdask.core.operators._protocol import (
     finite_partial,
     least_run,
     own_rows,
+    pending_sums,
     strips,
     tile_bytes,
     zeros_for_sum,
@@ -381,7 +382,7 @@ class PackedMultilinear(OfTensor):
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of the forms that wait to be joined, and of the mean over the orders of the last."""
-        return (2 * len(runs).bit_length() + 4) * p**3 * 8
+        return pending_sums(p, p**2, runs) + 4 * p**3 * 8
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block, with p columns."""

@@ -280,10 +280,10 @@ def test_what_waits_is_two_sums_a_level_or_the_whole_batch() -> None:
     runs = [range(i, i + 1) for i in range(8)]
     for name, each in {"clipped": 7, "plain": 7, "distances": 80}.items():
         operator = RecordImages(reader=reader, rows=range(80), mechanism=mechanisms(80)[name])
-        assert operator.pending_bytes(3, runs) == 2 * 4 * each * 8
+        assert operator.pending_bytes(3, runs) == 2 * 3 * each * 8
     whole = RecordImages(reader=reader, rows=range(80), mechanism=mechanisms(80)["paper mean"])
     assert whole.pending_bytes(3, runs) == 3 * 80 * 7 * 8
-    assert replace(whole, mechanism=None).pending_bytes(3, runs) == 2 * 4 * 7 * 8
+    assert replace(whole, mechanism=None).pending_bytes(3, runs) == 2 * 3 * 7 * 8
 
 
 PEAK = """

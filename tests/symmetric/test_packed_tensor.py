@@ -319,8 +319,8 @@ def test_a_task_stays_within_what_it_says(
 def test_what_waits_is_two_sums_a_level() -> None:
     reader = stored(MemoryStore(), symmetric(12), 4)
     runs = [range(i, i + 1) for i in range(8)]
-    assert PackedTensor(reader=reader).pending_bytes(3, runs) == 2 * 4 * 12 * 3 * 8
-    assert PackedMultilinear(reader=reader).pending_bytes(3, runs) == (2 * 4 + 4) * 27 * 8
+    assert PackedTensor(reader=reader).pending_bytes(3, runs) == 2 * 3 * 12 * 3 * 8
+    assert PackedMultilinear(reader=reader).pending_bytes(3, runs) == (2 * 3 + 4) * 27 * 8
 
 
 @given(d=st.integers(1, 9), seed=st.integers(0, 10**6), dtype=st.sampled_from(["f4", "f8", "i4"]))

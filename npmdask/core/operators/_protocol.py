@@ -157,6 +157,10 @@ class OnePass:
         parts = list(sums.values())
         return np.concatenate(parts if len(parts) == 1 else [part.reshape(-1, part.shape[-1]) for part in parts])
 
+    def pending_bytes(self, p: int, runs: list[range]) -> int:
+        """Memory of the sums that wait to be joined: two of d x p for each level of the tree."""
+        return pending_sums(self.block_rows, p, runs)  # type: ignore[attr-defined]
+
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
         """The inverse of ``stacked``, for the sums of some ``units``."""
         return {"product": stacked}
@@ -194,10 +198,6 @@ class BySlabs(OnePass):
     def block_rows(self) -> int:
         return int(self.reader.shape[1])
 
-    def pending_bytes(self, p: int, runs: list[range]) -> int:
-        """Memory of the sums that wait to be joined: two of d x p for each level of the tree."""
-        return pending_sums(self.block_rows, p, runs)
-
     def read_ahead(self, units: range) -> None:
         """Have the kernel fetch the first of ``units`` meanwhile, where that can be asked for."""
         self.reader.read_ahead(units[:1])
@@ -224,14 +224,15 @@ class ByBlocks(OnePass):
     def pass_chunks(self) -> int:
         return int(self.reader.units)
 
-    def pending_bytes(self, p: int, runs: list[range]) -> int:
-        """Memory of the sums that wait to be joined: two of d x p for each level of the tree."""
-        return pending_sums(self.block_rows, p, runs)
-
 
 def pending_sums(rows: int, p: int, runs: list[range]) -> int:
-    """Bytes of two sums of ``rows`` x p for each level of the tree of ``runs``."""
-    return 2 * len(runs).bit_length() * rows * p * 8
+    """Bytes of the sums of ``rows`` x p that wait to be joined."""
+    return waiting_sums(runs) * rows * p * 8
+
+
+def waiting_sums(runs: list[range]) -> int:
+    """Count the sums that may wait to be joined: two for each level of the tree of ``runs``."""
+    return 2 * max(1, (len(runs) - 1).bit_length())
 
 
 def least_run(columns: int) -> int:

@@ -470,7 +470,7 @@ class GramMatrix(BySlabs):
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of the sums that wait to be joined, or of what is made of the last one."""
-        waiting = 2 * len(runs).bit_length() * (self.sum_bytes + self.block_rows * p * 8)
+        waiting = super().pending_bytes(-(-self.sum_bytes // (8 * self.block_rows)) + p, runs)
         return max(waiting, FINISHING * self.block_rows**2 * 8)
 
     def task_bytes(self, p: int, runs: list[range]) -> int:

@@ -130,13 +130,10 @@ class _ByColumns(BySlabs):
             strip *= np.sqrt(self.view.column_weight[columns])
         return strip
 
-    def _require_finite(self, sums: Sums) -> None:
-        require_finite(sums, self.reader, range(self.reader.grid[0]))
-
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block, with p columns."""
-        strips = (3 * 8 + 4) * max(STRIP_ENTRIES, self.rows * STRIP_COLUMNS[0])
-        return int(self.reader.chunk_bytes) + self._held_bytes + strips + 3 * self.rows * p * 8
+        strips = (3 * 8 + 4) * max(STRIP_ENTRIES, self.rows * STRIP_COLUMNS[0]) + 3 * self.rows * p * 8
+        return int(self.reader.chunk_bytes) + self._held_bytes + strips
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +197,7 @@ class RowGram(_ByColumns):
             self.blocks.add_rows(gram, self._rounded(seen).T)
             image[:, : block.shape[1]] += seen @ (seen.T @ block)
         sums = {"gram": gram, "image": image, own_rows(slabs): moments}
-        self._require_finite(sums)
+        require_finite(sums, self.reader, range(self.reader.grid[0]))
         return Partial(sums, record)
 
     def _rounded(self, strip: np.ndarray) -> np.ndarray:
@@ -255,7 +252,7 @@ class RowGram(_ByColumns):
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of the sums that wait to be joined, or of what is made of the last one, and of all moments."""
-        waiting = 2 * len(runs).bit_length() * (self.sum_bytes + self.rows * p * 8)
+        waiting = super().pending_bytes(-(-self.sum_bytes // (8 * self.rows)) + p, runs)
         return max(waiting, FINISHING * self.rows**2 * 8) + 3 * len(self.found) * self.state_rows * 8
 
     def task_bytes(self, p: int, runs: list[range]) -> int:
@@ -285,7 +282,7 @@ class RowProducts(_ByColumns):
             some = right[here.start - columns.start : here.stop - columns.start] = seen.T @ block
             left += seen @ some
         sums = {"left": left, own_rows(slabs): right}
-        self._require_finite(sums)
+        require_finite(sums, self.reader, range(self.reader.grid[0]))
         return Partial(sums, record)
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
@@ -299,7 +296,7 @@ class RowProducts(_ByColumns):
 
     def pending_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of the sums that wait to be joined, and of all right vectors as they are made."""
-        return 2 * len(runs).bit_length() * self.rows * p * 8 + 4 * self.state_rows * p * 8
+        return super().pending_bytes(p, runs) + 4 * self.state_rows * p * 8
 
 
 def answering(operator: Any, whole: str | None, parts: int) -> RowGram | RowProducts:

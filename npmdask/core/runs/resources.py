@@ -81,7 +81,7 @@ def asked_resources(
 
 # What memory a run needs of them, and on what device its sums are formed.
 
-FORMED_BLOCKS = 10  # of right vectors that were found through A A^T: the state, old and new, and what they are made of
+FORMED_BLOCKS = 8  # of right vectors that were found through A A^T: the state, old and new, and what they are made of
 CLOSING = 8  # blocks that making complex pairs of real ones takes, after each step
 
 

@@ -350,6 +350,16 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
         npmdask.top_k(wide, 3, kind="samples", algorithm="row-gram", memory="2GiB")
 
 
+def test_a_matrix_of_2000_rows_is_planned_in_half_a_gigabyte() -> None:
+    """16 runs have four levels. Mutants: five of them; ten blocks of right vectors."""
+    planned = memory_for(
+        needs_of(problem_of((2000, 100_000), memory=2**29, target_rank=10, center=True, algorithm="row-gram")),
+        Resources(memory=2**29, threads=1),
+        base=115 * 2**20,
+    )
+    assert planned.predicted_peak <= 2**29
+
+
 def problem_of(
     shape: tuple[int, int], chunks: tuple[int, int] | None = None, memory: int | None = None, **request: Any
 ) -> Problem:
