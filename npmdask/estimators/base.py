@@ -8,7 +8,6 @@ command imports this module, since scikit-learn takes a second.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature
@@ -22,6 +21,7 @@ from scipy.sparse import issparse
 from npmdask.containers.containers import labels_of, values_of
 from npmdask.containers.lazy import BlockRows
 from npmdask.core.numerics.subspaces import Block
+from npmdask.core.runs.solution import TemporaryStore
 from npmdask.core.storage.kinds import real_array
 from npmdask.core.storage.labels import Axis
 from npmdask.core.storage.names import matched
@@ -70,8 +70,8 @@ def run_store(store: str | Path | None) -> Iterator[str | Path]:
     if store is not None:
         yield store
         return
-    with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
-        yield Path(folder) / "run"
+    kept = TemporaryStore()
+    yield kept.folder / "run"
 
 
 def in_memory(held: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from npmdask.core.runs.observers import Observer
 from npmdask.core.runs.progress import with_progress
 from npmdask.core.runs.resources import Resources, asked_resources
 from npmdask.core.runs.restore import resources_of
+from npmdask.core.runs.solution import TemporaryStore
 from npmdask.core.storage.paths import is_url
 from npmdask.core.storage.source import open_source
 from npmdask.errors import BadInputError, require
@@ -258,8 +258,8 @@ def run_stream(
     if resources.workers or resources.cluster is not None:
         raise BadInputError("one process reads a stream, in the order of its rows: leave workers and cluster out")
     if store is None:
-        with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
-            return run_stream(problem, Path(folder) / "run", resources, observer)
+        kept = TemporaryStore()
+        return run_stream(problem, kept.folder / "run", resources, observer)
     if isinstance(stream := problem.opened.stream, Directory) and not is_url(store):
         stream.require_outside(Path(store))
     with RunStore(store) as held:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -43,20 +42,13 @@ def solve(
             "a private run needs a store: the budget that it spends is gone for good, and only the store can resume it "
             "after a crash"
         )
-    if store is None and problem.source.traits.left:
-        kept = TemporaryStore()  # the left singular vectors may be asked for
-        return replace(_in_folder(kept.folder / "run", problem, resources, observer), temporary_store=kept)
     if store is None:
-        with tempfile.TemporaryDirectory(prefix="npmdask-") as folder:
-            return _in_folder(Path(folder) / "run", problem, resources, observer)
+        kept = TemporaryStore()
+        with RunStore(kept.folder / "run") as held:  # which only the observer watches
+            found = drive(problem, held, resources, observer, followed=observer is not None)
+        return replace(found, temporary_store=kept) if problem.source.traits.left else found  # for left vectors
     with RunStore(store, private=problem.private is not None) as held:
         return drive(problem, held, resources, observer)
-
-
-def _in_folder(folder: Path, problem: Problem, resources: Resources, observer: Observer | None) -> Solution:
-    """Run a problem in a temporary folder, which only the observer watches."""
-    with RunStore(folder) as held:
-        return drive(problem, held, resources, observer, followed=observer is not None)
 
 
 def drive(

@@ -21,6 +21,7 @@ from npmdask.core.runs.left_vectors import left_factor
 from npmdask.core.runs.postprocessing import Postprocessing
 from npmdask.core.runs.resources import DeviceUse, NetworkUse
 from npmdask.core.runs.shown import attributes_of, html_of, line_of
+from npmdask.core.storage.bundle import UNKEPT
 from npmdask.core.storage.kinds import number_array, real_array, traits_of
 from npmdask.core.storage.labels import Labels, as_dataset
 from npmdask.errors import BadInputError
@@ -35,10 +36,12 @@ WITHOUT_PASS: dict[str, Any] = {
 
 
 class TemporaryStore:
-    """A folder on disk, for as long as this object: removed when it is collected, or when Python ends."""
+    """A folder on disk, for as long as this object: removed when it is collected, or Python ends; never flushed."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="npmdask-"))
+        UNKEPT.add(self.folder)
+        weakref.finalize(self, UNKEPT.discard, self.folder)
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
 

@@ -233,13 +233,17 @@ def _opener(mode: int) -> Callable[[str, int], int]:
     return lambda name, flags: os.open(name, flags, mode)
 
 
+UNKEPT: set[Path] = set()  # folders that end with what this process does: after a crash nothing looks for them
+
+
 def fsync(path: Path) -> None:
-    """Flush a file, or a folder, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Flush a file, or a folder, to disk, where that is kept."""
+    if UNKEPT.isdisjoint(path.parents):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_file_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
