@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 PEERS := .venv-peers/.installed
+RELEASE := .venv-release/.installed
 # Tests make and delete a million small files: in memory, where 8 GiB are free, they take half of the time.
 SCRATCH := $(shell free=$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}'); \
   [ "$${free:-0}" -gt 8388608 ] && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
@@ -11,7 +12,7 @@ module = folder=$$(mktemp -d -p $(SCRATCH) npmdask-tests-XXXXXX) && chmod 711 "$
 tests = $(call module,pytest $(1))
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: env docs deployments hosts lanes peer-suites peers run serve private test test-of check house full bench papers certificates mutants kills matrix soak audit audit-deps format lock lock-peers clean
+.PHONY: env docs deployments hosts lanes peer-suites peers run serve private test test-of check house full bench papers certificates mutants kills matrix soak audit audit-deps format lock lock-peers lock-release release news clean
 
 env: $(STAMP)
 
@@ -60,9 +61,15 @@ peer-suites: env    ## the peers' own tests of PCA, SVD and EOFs, npmdask behind
 
 peers: $(PEERS)     ## the packages that `make bench` compares with, in an environment of their own
 
-$(PEERS): infra/peers.lock infra/make-peers
-	@sh infra/make-peers $(PYTHON)
-	@touch $(PEERS)
+$(PEERS) $(RELEASE): .venv-%/.installed: infra/%.lock infra/make-tools
+	@sh infra/make-tools $* $(PYTHON)
+	@touch $@
+
+release: $(RELEASE) ## wheel, source distribution, SBOM and hashes in build/release, tried in clean environments; TAG=1; PYTHONS="3.11 3.12"
+	@.venv-release/bin/python -m infra.release $(if $(TAG),--tag) $(if $(PYTHONS),--pythons $(PYTHONS))
+
+news: $(RELEASE)    ## CHANGELOG.md gets the section of the version in pyproject.toml out of infra/news
+	@.venv-release/bin/python -m infra.release --news
 
 bench: env peers    ## every number to reach: ONLY=row-name for one, SCALE=small for tiny data; docs/papers/benchmarks.md
 	@$(BIN)/python -m benchmarks $(ONLY) --scale $(or $(SCALE),full)
@@ -107,16 +114,20 @@ format: env
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+# COOLDOWN: nothing younger gets into a lock; a package that was hijacked is mostly found and withdrawn within a week.
+COOLDOWN ?= 7 days
+resolve = uv pip compile --exclude-newer "$(COOLDOWN)" --no-strip-extras --generate-hashes --no-emit-index-url --no-annotate \
+  --no-header --python-version 3.11
+
 lock:               ## resolve again (needs uv); the result carries names, versions and hashes only
-	uv pip compile pyproject.toml --group dev --group docs --extra all --universal --python-version 3.11 \
-	  --no-strip-extras --generate-hashes --no-emit-index-url --no-annotate --no-header \
-	  --output-file infra/requirements.lock
+	$(resolve) pyproject.toml --group dev --group docs --extra all --universal --output-file infra/requirements.lock
 	$(BIN)/python infra/make_locks.py
 
 lock-peers:
-	uv pip compile infra/peers.in --python-version 3.11 --python-platform linux \
-	  --no-strip-extras --generate-hashes --no-emit-index-url --no-annotate --no-header \
-	  --output-file infra/peers.lock
+	$(resolve) infra/peers.in --python-platform linux --output-file infra/peers.lock
+
+lock-release:
+	$(resolve) infra/release.in --constraints infra/requirements.lock --python-platform linux --output-file infra/release.lock
 
 clean:              ## what runs and builds leave
-	rm -rf .venv .venv-peers build docs/gallery runs data/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-release build docs/gallery runs data/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis

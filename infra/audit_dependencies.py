@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 
 INFRA = Path(__file__).resolve().parent
 LOCK = INFRA / "requirements.lock"
-LOCKS = (LOCK, INFRA / "peers.lock", *sorted((INFRA / "image").glob("*.lock")))
+LOCKS = (LOCK, INFRA / "peers.lock", INFRA / "release.lock", *sorted((INFRA / "image").glob("*.lock")))
 OURS = {"npmdask", "pip", "setuptools"}  # the project itself, and what comes with every environment of Python 3.11
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 PATIENCE = 300  # seconds for pip-audit
