@@ -32,6 +32,9 @@ PROJECT: dict[str, Any] = PYPROJECT["project"]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
 STEPS = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
+WORKFLOWS: dict[str, dict[str, Any]] = {
+    path.name: yaml.safe_load(path.read_text()) for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+}
 
 
 @pytest.mark.slow
@@ -39,8 +42,7 @@ STEPS = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
     ("schema", "file"),
     [
         ("vendor.citation-file-format", "CITATION.cff"),
-        ("vendor.github-workflows", ".github/workflows/ci.yml"),
-        ("vendor.github-workflows", ".github/workflows/nightly.yml"),
+        *(("vendor.github-workflows", f".github/workflows/{name}") for name in WORKFLOWS),
     ],
 )
 def test_files_follow_their_schema(schema: str, file: str) -> None:
@@ -133,15 +135,38 @@ def test_the_workflow_runs_what_the_readme_promises_and_nothing_that_is_not_ther
     made = [target for step in STEPS for target in re.findall(r"^\s*make ([a-z-]+)", step.get("run", ""), re.M)]
     assert made == ["env", "check", "test", "env", "check"]
     tested = {WORKFLOW_PYTHON, *WORKFLOW["jobs"]["versions"]["strategy"]["matrix"]["python"]}
-    said = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line}
-    assert tested == said, "every Python that is promised"
+    assert tested == PYTHONS, "every Python that is promised"
     assert set(made) <= TARGETS
     assert WORKFLOW["permissions"] == {"contents": "read"}
 
 
 def test_actions_are_pinned_by_commit() -> None:
-    used = [step["uses"] for step in STEPS if "uses" in step]
-    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", one) for one in used)
+    jobs = [job for workflow in WORKFLOWS.values() for job in workflow["jobs"].values()]
+    used = [step["uses"] for job in jobs for step in job["steps"] if "uses" in step]
+    assert len(WORKFLOWS) > 2 and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", one) for one in used)
+    text = "".join((ROOT / ".github" / "workflows" / name).read_text() for name in WORKFLOWS)
+    assert len(re.findall(r"uses: \S+ # v\d", text)) == len(used), "which version a commit is, said beside it"
+
+
+def test_a_release_is_published_without_a_password_by_the_job_that_does_nothing_else() -> None:
+    """Mutants: a token of the index, an identity for the job that runs what pip installs, a Python that is left out."""
+    workflow = WORKFLOWS["release.yml"]
+    assert workflow["permissions"] == {"contents": "read"} and workflow[True] == {"push": {"tags": ["v*"]}}
+    jobs = workflow["jobs"]
+    assert {name: job.get("permissions") for name, job in jobs.items()} == {
+        "build": None,
+        "publish": {"id-token": "write"},
+        "page": {"contents": "write"},
+    }
+    assert not [step for name in ("publish", "page") for step in jobs[name]["steps"] if "make" in step.get("run", "")]
+    assert "secrets." not in (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    (made,) = [step["run"] for step in jobs["build"]["steps"] if "run" in step]
+    tried = set(re.findall(r"3\.\d+", made))
+    assert made.startswith("make release ") and tried == {*PYTHONS, "3.14"}
+    (setup,) = [
+        step["with"]["python-version"].split() for step in jobs["build"]["steps"] if "setup-python" in str(step)
+    ]
+    assert set(setup) == tried
 
 
 def test_hooks_run_the_tools_of_the_lock() -> None:
@@ -174,6 +199,8 @@ def test_the_wheel_holds_its_types_and_its_licence(wheel: zipfile.ZipFile) -> No
     about = f"npmdask-{PROJECT['version']}.dist-info"
     packages = {name.split("/")[0] for name in names} - {about}
     assert packages == set(PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    there = {path for path in (ROOT / "npmdask").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {str(path.relative_to(ROOT)) for path in there} == {name for name in names if not name.startswith(about)}
     assert {f"{package}/py.typed" for package in packages} <= set(names)
     assert wheel.read(f"{about}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
     told = message_from_bytes(wheel.read(f"{about}/METADATA"))
@@ -205,6 +232,7 @@ def test_the_wheel_serves_every_flow_by_itself(wheel: zipfile.ZipFile, tmp_path:
 
 
 WORKFLOW_PYTHON = "3.11"  # of Debian 12
+PYTHONS = {line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line}
 EXTRAS = set(PROJECT["optional-dependencies"])
 
 # What a person does with the core alone, and with what only an extra installs.
