@@ -6,13 +6,23 @@
 
 from typing import TYPE_CHECKING, Any
 
-from npmdask.estimators.eof import EOF, EOFRotator, HilbertEOF
+from npmdask.estimators.eof import EOF, EOFRotator, HilbertEOF, HilbertEOFRotator
 
 if TYPE_CHECKING:
-    from npmdask.two_fields.coupled import CCA, MCA
+    from npmdask.two_fields.coupled import CCA, MCA, MCARotator
 
-__all__ = ["CCA", "EOF", "MCA", "ComplexEOF", "EOFRotator", "HilbertEOF"]
-ComplexEOF = EOF  # of complex numbers
+__all__ = [
+    "CCA",
+    "EOF",
+    "MCA",
+    "ComplexEOF",
+    "ComplexEOFRotator",
+    "EOFRotator",
+    "HilbertEOF",
+    "HilbertEOFRotator",
+    "MCARotator",
+]
+ComplexEOF, ComplexEOFRotator = EOF, EOFRotator  # of complex numbers
 
 
 def __getattr__(name: str) -> Any:

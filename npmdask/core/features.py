@@ -138,7 +138,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature(
         name="estimators",
         methods={"Solution.to_anndata": "npmdask.estimators.annotated:write_components"},
-        needs=("complex", "containers", "missing", "streaming", "weights"),
+        needs=("complex", "containers", "missing", "rotations", "streaming", "weights"),
     ),
     Feature(name="experiments", needs=("dp_pca", "report")),
     Feature(

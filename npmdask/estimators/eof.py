@@ -8,10 +8,10 @@ time, in every pass, and nothing as large as the field is ever in memory.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.numerics.domains import less_one, one_of
 from npmdask.core.numerics.units import attributes
 from npmdask.core.runs.automatic import posed
+from npmdask.core.runs.components import AS_RUN, StoredComponents
 from npmdask.core.runs.driver import drive, solve
 from npmdask.core.runs.problem import Request
 from npmdask.core.runs.progress import with_progress
@@ -30,7 +31,16 @@ from npmdask.core.storage.readers.dense import ReadStats
 from npmdask.core.storage.source import Source, open_source
 from npmdask.errors import BadInputError, require
 from npmdask.estimators.base import run_store, seed_of
-from npmdask.estimators.fields import FieldModel, Fields, Results, Words, found_of
+from npmdask.estimators.fields import (
+    FieldModel,
+    Fields,
+    Results,
+    Words,
+    found_of,
+    picked,
+    rotated_modes,
+    rotation_answers,
+)
 from npmdask.missing.gaps import COUNTED, DROP, REFUSE, checked_marks
 from npmdask.missing.rules import find_gaps
 from npmdask.weights.aspect import Weights, find_weights
@@ -152,7 +162,8 @@ class EOF(FieldModel, Words):
         one_of((DROP, *COUNTED, REFUSE), missing=self.missing)
         rule, marks = self._missing_rule(self.missing), checked_marks(self.missing_values)
         rule = REFUSE if rule == DROP and self.preprocessor.of_complex else rule
-        rows, present = self.preprocessor.rows(X, drop=rule == DROP)
+        present = self.preprocessor.present(X) if rule == DROP else None
+        rows = picked(self.preprocessor.rows(X), present)
         columns = self.preprocessor.column_weights(
             weights, use_coslat=self.use_coslat, missing=rule, marks=marks, rows=rows
         )
@@ -219,10 +230,12 @@ class EOFRotator(FieldModel, Words):
     """
     Rotate the leading modes of an EOF to simple structure: few large grid points in each.
 
+    As xeofs does: all grid points count alike (Kaiser's normalisation), and variances are those of the rotated scores.
+
     Parameters
     ----------
     n_modes : int, default 2
-        How many leading modes are rotated.
+        How many leading modes are rotated, at most all.
     power : float, default 1
         1 is varimax, more is promax, whose scores are correlated.
     check_nans, sample_name, feature_name, compute, solver, solver_kwargs : object
@@ -247,15 +260,16 @@ class EOFRotator(FieldModel, Words):
     _: KW_ONLY
     max_iter: int | None = None
     rtol: float = 1e-8
+    _of: ClassVar[type] = EOF
 
-    def fit(self, model: EOF) -> Self:
+    def fit(self, model: Any) -> Self:
         """
         Rotate the modes of a model.
 
         Parameters
         ----------
         model : EOF
-            One that was fitted; a model that was loaded has no run any more, and is rotated before it is saved.
+            One that was fitted, or loaded.
 
         Returns
         -------
@@ -265,44 +279,26 @@ class EOFRotator(FieldModel, Words):
         Raises
         ------
         BadInputError
-            It is no EOF, is not fitted, is complex, or has fewer modes.
+            It is no EOF, or is not fitted.
         """
-        require(isinstance(model, EOF), f"a {type(model).__name__} is not rotated: give a fitted EOF")
-        before = model._modes
+        kind = type(self)._of
+        require(isinstance(model, kind), f"a {type(model).__name__} is not rotated: give a fitted {kind.__name__}")
         require(
-            hasattr(model, "solution_"), "a model that was loaded is not rotated: rotate it, and save the rotated one"
+            getattr(model, "center", True),
+            "modes of data that were not centred have no variances to share out: leave center=False out",
         )
-        require(
-            model.center, "modes of data that were not centred have no variances to share out: leave center=False out"
-        )
-        solution, method = model.solution_, "varimax" if self.power == 1 else "promax"
-        turned = solution.rotated(method, k=self.n_modes, power=float(self.power))
-        sizes, variances = (before.numbers[name] for name in ("singular_values", "explained_variance"))
-        # As long as the scores are: of promax, whose scores are correlated, this is no share of the variance.
-        lengths = np.linalg.norm(solution.basis[:, : self.n_modes] * sizes[: self.n_modes] @ turned.rotation, axis=0)
-        share = before.numbers["explained_variance_ratio"][0] / variances[0]
-        numbers = {"singular_values": lengths, "explained_variance": turned.variances}
-        numbers["explained_variance_ratio"] = turned.variances * share
-        # Samples with gaps are fitted along the modes of the model: what scores rotated ones is no basis of patterns.
-        roots = np.sqrt(variances[: self.n_modes])[:, None]
-        turn = np.zeros((before.scored.k, self.n_modes))
-        turn[: self.n_modes] = (
-            np.linalg.inv(turned.rotation).T / roots * np.linalg.norm(roots * turned.rotation, axis=0)
-        )
-        unturned = found_of(before.scored, turned.basis, numbers, before.missing)
+        model.explained_variance_ratio()
+        self.model_data = model.data
         self.preprocessor, self._given = model.preprocessor, model._given
-        self._found = replace(unturned, turn=turn, rotation=turned.rotation)
+        self._found = rotated_modes(model._modes, self.n_modes, self.power)
+        held, turn = model._held, np.asarray(self._found.turn)
+        self._held = None if held is None else held.isel(mode=slice(turn.shape[1])).copy(data=held.values @ turn)
         return self
 
     @property
     def data(self) -> Results:
         """Return the answers by the names of xeofs, and what the loadings were multiplied by."""
-        return Results({**super().data._made, "rotation_matrix": self._rotation_matrix})
-
-    def _rotation_matrix(self) -> Any:
-        rotation: Any = self._modes.rotation
-        numbers = np.arange(1, len(rotation) + 1)
-        return type(self.singular_values())(rotation, coords={"mode_m": numbers, "mode_n": numbers})
+        return Results({**super().data._made, **rotation_answers(self._modes.rotation)})
 
 
 # Hilbert EOFs.
@@ -311,8 +307,86 @@ PADDINGS = ("exp", "none")
 POINT_BYTES = 8 * 2**20  # of the complex rows that are computed at once
 
 
+class Propagating(FieldModel):
+    """Answers of complex modes of analytic signals: the field is the real part of scores times conjugate components."""
+
+    def components_amplitude(self, normalized: bool = True) -> Any:
+        """
+        Get how strong each mode is at each grid point.
+
+        Parameters
+        ----------
+        normalized : bool, default True
+            Of components of unit length; else times the singular values.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes, ...)
+            Moduli of the components, on the grid.
+        """
+        found = self._modes
+        sizes = np.ones(1) if normalized else found.numbers["singular_values"]
+        return self._maps(np.abs(found.vectors) * sizes, "components_amplitude")
+
+    def components_phase(self) -> Any:
+        """
+        Get where in its cycle each mode is at each grid point; a standing pattern has two phases only.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n_modes, ...)
+            Angles of the components, from -pi to pi, on the grid.
+        """
+        vectors = self._modes.vectors
+        return self._maps(np.where(np.isnan(vectors), np.nan, np.angle(vectors)), "components_phase")
+
+    def scores_amplitude(self, normalized: bool = True) -> Any:
+        """
+        Get how strong each mode is at each time.
+
+        Parameters
+        ----------
+        normalized : bool, default True
+            Of scores of unit length; else times the singular values.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n, n_modes)
+            Moduli of the scores.
+        """
+        return abs(self.scores(normalized)).rename("scores_amplitude")
+
+    def scores_phase(self) -> Any:
+        """
+        Get where in its cycle each mode is at each time.
+
+        Returns
+        -------
+        xarray.DataArray, shape (n, n_modes)
+            Angles of the scores, from -pi to pi.
+        """
+        found = self.scores(normalized=True)
+        return found.copy(data=np.angle(found.values)).rename("scores_phase")
+
+    def transform(self, X: Any, normalized: bool = False, *, missing: str = AS_RUN) -> Any:
+        """
+        Refuse, as xeofs does: the analytic signal of other data depends on all of their times.
+
+        Parameters
+        ----------
+        X, normalized, missing : object
+            As for :meth:`EOF.transform`.
+
+        Raises
+        ------
+        NotImplementedError
+            In any case.
+        """
+        raise NotImplementedError("analytic signals need all times: fit a model of the data that you want scores of")
+
+
 @dataclass(eq=False, repr=False)
-class HilbertEOF(Words):
+class HilbertEOF(Propagating, Words):
     """
     Find patterns that propagate in a DataArray, by complex EOFs of the analytic signals of its grid points.
 
@@ -414,7 +488,7 @@ class HilbertEOF(Words):
         self._missing_rule(DROP)
         self.preprocessor, self._given = Fields.of(X, dim), X
         if not self.preprocessor.plain or len(self.preprocessor.samples) > 1:
-            X = self.preprocessor.rows(X)[0]
+            X = self.preprocessor.rows(X)
             dim = X.dims[0]
         else:
             (dim,) = self.preprocessor.samples
@@ -440,126 +514,16 @@ class HilbertEOF(Words):
             with RunStore(store) as run, with_progress(None, self.progress) as told:
                 self.solution_ = drive(problem, run, resources, told)
                 found = self.solution_.left_basis().conj()
-        phases = fix_phases(found)
-        self._scores, self._vectors = self.solution_.basis.conj() * phases, np.empty_like(found)
-        self._vectors[self._places] = np.where(self._land_mask[:, None], np.nan, found * phases)
+        vectors = np.empty_like(found)
+        phases, values = fix_phases(found), self.solution_.values
+        vectors[self._places] = np.where(self._land_mask[:, None], np.nan, found * phases)
+        mean, std = (getattr(X, name)(dim, skipna=False, dtype=np.float64).values.ravel() for name in ("mean", "std"))
+        scale = ColumnStatistics(mean=mean, std=std, rows=X.sizes[dim]).scale if self.standardize else None
+        stored = StoredComponents(basis=vectors, mean=mean, scale=scale, column_weight=coslat)
+        numbers = {"singular_values": values, "explained_variance": values**2 / (X.sizes[dim] - 1)}
+        self._found = found_of(stored, vectors, numbers, None)
+        self._held = self.preprocessor.series(self.solution_.basis.conj() * phases * values, self._given)
         return self
-
-    def components(self, normalized: bool = True) -> Any:
-        """
-        Get the modes as complex maps: the field is the real part of the sum of scores times their conjugates.
-
-        Parameters
-        ----------
-        normalized : bool, default True
-            Of unit length; else times the singular values.
-
-        Returns
-        -------
-        DataArray, Dataset or list of DataArray, shape (n_modes, ...)
-            Of the weighted field, on the grid; NaN where there are no data. The entry of largest modulus in each is
-            real and positive.
-        """
-        self._require_fit()
-        return self._maps(self._vectors * (1.0 if normalized else self.solution_.values), "components")
-
-    def components_amplitude(self, normalized: bool = True) -> Any:
-        """
-        Get how strong each mode is at each grid point.
-
-        Parameters
-        ----------
-        normalized : bool, default True
-            Of components of unit length; else times the singular values.
-
-        Returns
-        -------
-        xarray.DataArray, shape (n_modes, ...)
-            Moduli of the components, on the grid.
-        """
-        self._require_fit()
-        return self._maps(abs(self._vectors) * (1.0 if normalized else self.solution_.values), "components_amplitude")
-
-    def components_phase(self) -> Any:
-        """
-        Get where in its cycle each mode is at each grid point; a standing pattern has two phases only.
-
-        Returns
-        -------
-        xarray.DataArray, shape (n_modes, ...)
-            Angles of the components, from -pi to pi, on the grid.
-        """
-        self._require_fit()
-        return self._maps(np.where(np.isnan(self._vectors), np.nan, np.angle(self._vectors)), "components_phase")
-
-    def scores(self, normalized: bool = False) -> Any:
-        """
-        Get the complex time series of the modes.
-
-        Parameters
-        ----------
-        normalized : bool, default False
-            Of unit length; else times the singular values.
-
-        Returns
-        -------
-        xarray.DataArray, shape (n, n_modes)
-            Along the dimension of time.
-        """
-        self._require_fit()
-        found = self.preprocessor.series(self._scores, self._given)
-        return found if normalized else (found * self.singular_values()).rename("scores")
-
-    def scores_amplitude(self, normalized: bool = True) -> Any:
-        """
-        Get how strong each mode is at each time.
-
-        Parameters
-        ----------
-        normalized : bool, default True
-            Of scores of unit length; else times the singular values.
-
-        Returns
-        -------
-        xarray.DataArray, shape (n, n_modes)
-            Moduli of the scores.
-        """
-        return abs(self.scores(normalized)).rename("scores_amplitude")
-
-    def scores_phase(self) -> Any:
-        """
-        Get where in its cycle each mode is at each time.
-
-        Returns
-        -------
-        xarray.DataArray, shape (n, n_modes)
-            Angles of the scores, from -pi to pi.
-        """
-        found = self.scores(normalized=True)
-        return found.copy(data=np.angle(found.values)).rename("scores_phase")
-
-    def singular_values(self) -> Any:
-        """
-        Get the singular values of the analytic signals, weighted.
-
-        Returns
-        -------
-        xarray.DataArray, shape (n_modes,)
-            The largest first.
-        """
-        self._require_fit()
-        return self.preprocessor.by_mode(self.solution_.values, "singular_values")
-
-    def explained_variance(self) -> Any:
-        """
-        Get the variance of each mode, n - 1 in the denominator.
-
-        Returns
-        -------
-        xarray.DataArray, shape (n_modes,)
-            The largest first.
-        """
-        return (self.singular_values() ** 2 / (len(self._scores) - 1)).rename("explained_variance")
 
     def explained_variance_ratio(self) -> Any:
         """
@@ -570,33 +534,28 @@ class HilbertEOF(Words):
         xarray.DataArray, shape (n_modes,)
             The largest first.
         """
-        squares, reader = self.singular_values() ** 2, self._open_points().reader
-        total = 0.0
+        numbers = self._modes.numbers
+        if "explained_variance_ratio" in numbers:
+            return self._of_modes("explained_variance_ratio")
+        reader, total = self._open_points().reader, 0.0
         for unit in range(reader.units):
             for rows, tile in reader.tiles(unit, ReadStats()):
                 areas = 1.0 if self._areas is None else self._areas[rows]
                 total += sum(
                     float((np.square(values, dtype=np.float64).sum(axis=1) * areas).sum()) for _, values in tile
                 )
-        return (squares / total).rename("explained_variance_ratio")
+        numbers["explained_variance_ratio"] = numbers["singular_values"] ** 2 / total
+        return self._of_modes("explained_variance_ratio")
+
+    def _content(self) -> tuple[dict[str, Any], Any]:
+        self.explained_variance_ratio()  # which takes the data
+        return super()._content()
 
     @property
     def _land_mask(self) -> np.ndarray:
         """Points without data at the first time, and so at any."""
         first = self._first.values.ravel()
         return np.isnan(first) if first.dtype.kind == "f" else np.zeros(len(first), bool)
-
-    @property
-    def data(self) -> Results:
-        """Return the answers by the names of xeofs, each made when it is asked for."""
-        names = {"norms": self.singular_values, "explained_variance": self.explained_variance}
-        return Results({"components": self.components, "scores": self.scores, **names})
-
-    def _maps(self, columns: np.ndarray, name: str) -> Any:
-        return self.preprocessor.maps(columns, None, name)
-
-    def _require_fit(self) -> None:
-        require(hasattr(self, "solution_"), "HilbertEOF is not fitted yet: call fit first")
 
     def _open_points(self) -> Source:
         return open_source(self._points, "matrix", of_complex=True)
@@ -611,6 +570,33 @@ class HilbertEOF(Words):
         made = partial(analytic, padding=self.padding, decay=self.decay_factor, scale=self.standardize)
         dtype = np.result_type(np.complex64, X.dtype)
         return rows.map_blocks(made, dtype=dtype, meta=np.empty((0, 0), dtype))
+
+
+@dataclass(eq=False, repr=False)
+class HilbertEOFRotator(Propagating, EOFRotator):
+    """
+    Rotate the leading modes of a HilbertEOF, whose moduli count, to few large grid points in each.
+
+    Parameters
+    ----------
+    n_modes : int, default 2
+        How many leading modes are rotated, at most all.
+    power : float, default 1
+        1 is varimax, more is promax, whose scores are correlated.
+    check_nans, sample_name, feature_name, compute, solver, solver_kwargs, max_iter, rtol : object
+        As of :class:`EOFRotator`: without effect.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> from npmdask.xarray import HilbertEOF, HilbertEOFRotator
+    >>> field = xr.DataArray(np.random.default_rng(0).standard_normal((60, 4, 5)), dims=("time", "lat", "lon"))
+    >>> HilbertEOFRotator(n_modes=3).fit(HilbertEOF(n_modes=5).fit(field)).components_phase().shape
+    (3, 4, 5)
+    """
+
+    _of: ClassVar[type] = HilbertEOF
 
 
 def analytic(rows: np.ndarray, *, padding: str, decay: float, scale: bool) -> np.ndarray:

@@ -13,12 +13,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import numpy as np
 
+from npmdask.complex.parts import fix_phases
 from npmdask.containers.lazy import beside, rows_of_a_block
 from npmdask.containers.wholeness import conventions_left
 from npmdask.core.numerics.domains import one_of
@@ -29,6 +31,7 @@ from npmdask.core.storage.names import matched
 from npmdask.errors import BadInputError, NpmdaskError, require
 from npmdask.missing.gaps import DROP, REFUSE, checked_marks, unmarked
 from npmdask.missing.rules import Missing
+from npmdask.rotations.turned import simple_structure
 from npmdask.weights.aspect import COSLAT, over, weights_called
 
 SAMPLES, POINTS = "_samples", "_points"  # of rows that are made of several dimensions, or of several grids
@@ -200,9 +203,8 @@ class Fields:
         """Numbers of columns of the parts."""
         return [part.grid.size for part in self.parts.values()]
 
-    def rows(self, X: Any, *, drop: bool = False, kept: np.ndarray | None = None) -> tuple[Any, np.ndarray | None]:
-        """The samples in rows, in blocks; with ``drop`` without those that have no value at all, where data in memory
-        have such ones, and then which have one.
+    def rows(self, X: Any, *, kept: np.ndarray | None = None) -> Any:
+        """The samples in rows, in blocks.
 
         ``kept``: the columns to be read, which are then compared by their names here.
 
@@ -211,6 +213,29 @@ class Fields:
         BadInputError
             Other parts or, of several, other grid points.
         """
+        there, given = self._there(X)
+        if self.plain and kept is None:
+            return there[""].rows(given[""])
+        flat = [
+            there[name].flat(given[name], part, "" if self.plain else f" {name!r}") for name, part in self.parts.items()
+        ]
+        whole = beside(flat)
+        whole = whole if kept is None else whole[:, kept]
+        return type(given[next(iter(given))])(whole, dims=(SAMPLES, POINTS))
+
+    def present(self, X: Any) -> np.ndarray | None:
+        """Which samples have a value, where data in memory have some without any; None: all are taken."""
+        there, given = self._there(X)
+        seen = [
+            given[name].notnull().any(part.grid.dims).transpose(*self.samples).values.ravel()
+            for name, part in there.items()
+            if given[name].dtype.kind in "fc" and given[name].chunks is None and given[name].variable._in_memory
+        ]
+        found = np.any(seen, axis=0) if len(seen) == len(given) else np.ones(1, bool)
+        return None if found.all() else found
+
+    def _there(self, X: Any) -> tuple[dict[Any, Gridded], dict[Any, Any]]:
+        """The parts of a field and their grids, if they are those of this one."""
         kind, given = _parts_of(X)
         if kind != self.kind or given.keys() != self.parts.keys():
             names, has = ([*map(str, some)] for some in (self.parts, given))
@@ -218,32 +243,7 @@ class Fields:
             raise BadInputError(
                 f"a {kind}{more[0]} was given where a {self.kind}{more[1]} was fitted: give the same parts"
             )
-        there = {name: Gridded.of(given[name], self.samples) for name in self.parts}
-        if self.plain and kept is None:
-            rows = there[""].rows(given[""])
-        else:
-            flat = [
-                there[name].flat(given[name], part, "" if self.plain else f" {name!r}")
-                for name, part in self.parts.items()
-            ]
-            whole = beside(flat)
-            whole = whole if kept is None else whole[:, kept]
-            rows = type(given[next(iter(given))])(whole, dims=(SAMPLES, POINTS))
-        held = [given[name] for name in self.parts if given[name].dtype.kind in "fc"]
-        if (
-            not drop
-            or len(held) < len(given)
-            or any(one.chunks is not None or not one.variable._in_memory for one in held)
-        ):
-            return rows, None
-        seen = [
-            one.notnull().any(part.grid.dims).transpose(*self.samples)
-            for part, one in zip(there.values(), held, strict=True)
-        ]
-        present = np.any([one.values.ravel() for one in seen], axis=0)
-        if present.all():
-            return rows, None
-        return rows.isel({rows.dims[0]: np.flatnonzero(present)}), present
+        return {name: Gridded.of(given[name], self.samples) for name in self.parts}, given
 
     def column_weights(
         self, weights: Any, *, use_coslat: bool, missing: str, marks: tuple[float, ...] = (), rows: Any = None
@@ -344,6 +344,7 @@ class Fields:
                 found = xr.dot(scores, map_.sel(mode=scores["mode"]), dim="mode") + mean_.isel(mode=0, drop=True)
                 order = [{"mode": "mode_"}.get(dim, dim) for dim in part.dims]
                 found = found.transpose(*(dim for dim in order if dim in found.dims)).drop_vars("mode", errors="ignore")
+                found = found if part.grid.dtype.kind == "c" else found.real
                 kept = part.grid.dtype if part.grid.dtype.kind in "fc" else found.dtype
                 yield found.astype(kept).rename(part.grid.name).assign_attrs(part.grid.attrs)
 
@@ -366,6 +367,11 @@ def _parts_of(X: Any) -> tuple[str, dict[Any, Any]]:
 def _axes(held: Any, dims: Sequence[Any]) -> tuple[Axis, ...]:
     index = held.indexes
     return tuple(axis_of(dim, index[dim].to_numpy() if dim in index else None, held.sizes[dim]) for dim in dims)
+
+
+def picked(rows: Any, present: np.ndarray | None) -> Any:
+    """Rows that are present; None: all."""
+    return rows if present is None else rows.isel({rows.dims[0]: np.flatnonzero(present)})
 
 
 def require_scores(held: Any) -> None:
@@ -420,6 +426,10 @@ class Results(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._made)
 
+    @property
+    def _allow_compute(self) -> dict[str, bool]:
+        return dict.fromkeys(self._made, True)  # what tests of xeofs ask of its container: none of these is the field
+
 
 @dataclass(eq=False, repr=False)
 class Words:
@@ -453,7 +463,140 @@ class Words:
         return missing if self.check_nans else REFUSE
 
 
-class FieldModel:
+class Saved:
+    """Base of models that are written and read: ``_content`` is what is said about one, and its arrays."""
+
+    get_params: Any
+    _content: Any
+    _take: Any
+
+    def serialize(self) -> Any:
+        """
+        Put the model into a tree of xarray: all that answers and projections need, and not the field.
+
+        Returns
+        -------
+        xarray.DataTree
+            For :meth:`deserialize`, or to be written.
+
+        Raises
+        ------
+        BadInputError
+            A rule for gaps, other than that of points without data.
+        """
+        from xarray import DataTree
+
+        about, whole = self._content()
+        about = {"model": type(self).__name__, "params": self.get_params(), **about}
+        said = json.dumps(about, default=lambda one: getattr(one, "tolist", one.__str__)())
+        return DataTree(whole.assign_attrs(npmdask=said), name=type(self).__name__)
+
+    @classmethod
+    def deserialize(cls, dt: Any) -> Self:
+        """
+        Make the model again that :meth:`serialize` gave.
+
+        Parameters
+        ----------
+        dt : xarray.DataTree
+            The tree.
+
+        Returns
+        -------
+        object
+            It answers and projects as before; ``solution_`` and the certificate are of the run, and are not there.
+
+        Raises
+        ------
+        BadInputError
+            It holds no such model.
+        """
+        with _told("there is no model of npmdask", "give what save or serialize made"):
+            about = json.loads(dt.attrs["npmdask"])
+            saved, own = about["model"], cls.__name__
+            require(saved == own, f"this is a model of {saved!r}, not of {own!r}: let that class load it")
+            model = cls(**about["params"])
+            model._take(about, dt.to_dataset().load())
+            return model
+
+    def save(
+        self, path: str | Path, overwrite: bool = False, save_data: bool = False, engine: str = "zarr", **kwargs: Any
+    ) -> None:
+        """
+        Write the model.
+
+        Parameters
+        ----------
+        path : str or Path
+            File, or folder of Zarr.
+        overwrite : bool, default False
+            Replace what is there.
+        save_data : bool, default False
+            Without effect: the field is never written.
+        engine : str, default "zarr"
+            That, or one of xarray's for NetCDF: "h5netcdf", "netcdf4" or "scipy".
+        **kwargs : dict
+            For ``to_zarr`` or ``to_netcdf`` of xarray.
+
+        Raises
+        ------
+        BadInputError
+            There is something at that path, a folder that holds no model of npmdask, or this engine cannot write it.
+        """
+        whole, place = self.serialize().to_dataset(), Path(path).resolve()
+        require(overwrite or not place.exists(), f"there is something at {path}: say overwrite=True to replace it")
+        if place.is_dir():
+            said, remedy = f"the folder {path} holds", "take another path, or remove it"
+            with warnings.catch_warnings(action="ignore"), _told(f"{said} no model of npmdask", remedy):
+                held = _opened(place, "zarr")
+            own = {".zattrs", ".zgroup", ".zmetadata", "zarr.json", *held.variables} if "npmdask" in held.attrs else {}
+            more = sorted({*os.listdir(place)}.difference(own))
+            require(not more, f"{said} {more[:1]}, which is of no model of npmdask: {remedy}")
+        with (
+            _told(f"{path} cannot be written by {engine}", "take another engine, or another path"),
+            TemporaryDirectory(prefix=".npmdask-", dir=place.parent) as folder,
+        ):
+            made, old = Path(folder) / "model", Path(f"{folder}-old")
+            if engine == "zarr":
+                whole.to_zarr(made, mode="w", **{"consolidated": False, "zarr_format": 2, **kwargs})  # 3 has no text
+            else:
+                whole.to_netcdf(made, engine=engine, **kwargs)
+            if place.is_dir():  # which cannot be replaced at once; a kill here leaves it under the other name
+                os.replace(place, old)
+            os.replace(made, place)
+            shutil.rmtree(old, ignore_errors=True)
+
+    @classmethod
+    def load(cls, path: str | Path, engine: str = "zarr", **kwargs: Any) -> Self:
+        """
+        Read a model that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where it is.
+        engine : str, default "zarr"
+            As of :meth:`save`.
+        **kwargs : dict
+            For ``open_dataset`` of xarray.
+
+        Returns
+        -------
+        object
+            As :meth:`deserialize` makes it.
+
+        Raises
+        ------
+        BadInputError
+            It holds no such model.
+        """
+        from xarray import DataTree
+
+        with _told(f"no model of npmdask is read from {path} by {engine}", "give the path and engine of save"):
+            return cls.deserialize(DataTree(_opened(path, engine, **kwargs)))
+
+
+class FieldModel(Saved):
     """Answers of a model of one field, however its modes were found."""
 
     preprocessor: Fields
@@ -609,21 +752,8 @@ class FieldModel:
         names = {"norms": self.singular_values, "explained_variance": self.explained_variance}
         return Results({"components": self.components, "scores": self.scores, **names})
 
-    def serialize(self) -> Any:
-        """
-        Put the model into a tree of xarray: all that answers and projections need, and not the field.
-
-        Returns
-        -------
-        xarray.DataTree
-            For :meth:`deserialize`, or to be written.
-
-        Raises
-        ------
-        BadInputError
-            A rule for gaps, other than that of points without data.
-        """
-        from xarray import Dataset, DataTree
+    def _content(self) -> tuple[dict[str, Any], Any]:
+        from xarray import Dataset
 
         found, field_ = self._modes, self.preprocessor
         rule = DROP if found.missing is None else found.missing.rule
@@ -646,43 +776,15 @@ class FieldModel:
             own = frame.rename({name: f"{prefix}_{name}" for name in (*frame.dims, *frame.coords)})
             whole = whole.merge(own.rename(prefix).to_dataset())
         about = {"kind": field_.kind, "parts": [*field_.parts], "samples": field_.samples}
-        about |= {"model": type(self).__name__, "marks": [] if found.missing is None else found.missing.values}
+        about |= {"marks": [] if found.missing is None else found.missing.values}
         about |= {
             "dims": [one.dims for one in field_.parts.values()],
             "names": [one.grid.name for one in field_.parts.values()],
         }
-        params = self.get_params()  # type: ignore[attr-defined]
-        said = json.dumps({"params": params, **about}, default=lambda one: getattr(one, "tolist", one.__str__)())
-        return DataTree(whole.assign_attrs(npmdask=said), name=type(self).__name__)
+        return about, whole
 
-    @classmethod
-    def deserialize(cls, dt: Any) -> Self:
-        """
-        Make the model again that :meth:`serialize` gave.
-
-        Parameters
-        ----------
-        dt : xarray.DataTree
-            The tree.
-
-        Returns
-        -------
-        FieldModel
-            It answers and projects as before; ``solution_`` and the certificate are of the run, and are not there.
-
-        Raises
-        ------
-        BadInputError
-            It holds no such model.
-        """
-        with _told("there is no model of npmdask", "give what save or serialize made"):
-            return cls._made_again(json.loads(dt.attrs["npmdask"]), dt.to_dataset().load())
-
-    @classmethod
-    def _made_again(cls, about: dict[str, Any], whole: Any) -> Self:
-        """Make the model of what is said about it, and the whole of its arrays."""
-        saved = about["model"]
-        require(saved == cls.__name__, f"this is a model of {saved!r}, not of {cls.__name__!r}: let that class load it")
+    def _take(self, about: dict[str, Any], whole: Any) -> None:
+        """Take what :meth:`_content` gave."""
         one_of(("DataArray", "Dataset", "list"), kind=about["kind"])
 
         def frame(prefix: str) -> Any:
@@ -695,93 +797,15 @@ class FieldModel:
             name: Gridded(frame(f"grid{i}").rename(called), samples, tuple(dims))
             for i, (name, called, dims) in enumerate(zip(about["parts"], about["names"], about["dims"], strict=True))
         }
-        made = cls(**about["params"])
-        made.preprocessor, made._held = Fields(parts, about["kind"]), frame("scores").rename("scores")
+        self.preprocessor, self._held = Fields(parts, about["kind"]), frame("scores").rename("scores")
         arrays = {name: whole[name].values for name in ("vectors", "patterns", "mean", "kept")}
-        counts, seen = np.zeros(sum(made.preprocessor.sizes), int), [name for name in SEEN if name in whole]
+        counts, seen = np.zeros(sum(self.preprocessor.sizes), int), [name for name in SEEN if name in whole]
         marks = checked_marks(about["marks"])
         missing = Missing(rule=DROP, counts=counts, rows=1, rows_with_gaps=0, kept=arrays["kept"], values=marks)
         scored = StoredComponents(mean=arrays["mean"], marks=marks, **{name: whole[name].values for name in seen})
         numbers = {name: whole[name].values for name, held in whole.variables.items() if held.dims == ("along",)}
         arrays |= {name: whole[name].values for name in ("turn", "rotation") if name in whole}
-        made._found = Found(**arrays, scored=scored, numbers=numbers, missing=missing)
-        return made
-
-    def save(
-        self, path: str | Path, overwrite: bool = False, save_data: bool = False, engine: str = "zarr", **kwargs: Any
-    ) -> None:
-        """
-        Write the model.
-
-        Parameters
-        ----------
-        path : str or Path
-            File, or folder of Zarr.
-        overwrite : bool, default False
-            Replace what is there.
-        save_data : bool, default False
-            Without effect: the field is never written.
-        engine : str, default "zarr"
-            That, or one of xarray's for NetCDF: "h5netcdf", "netcdf4" or "scipy".
-        **kwargs : dict
-            For ``to_zarr`` or ``to_netcdf`` of xarray.
-
-        Raises
-        ------
-        BadInputError
-            There is something at that path, a folder that holds no model of npmdask, or this engine cannot write it.
-        """
-        whole, place = self.serialize().to_dataset(), Path(path).resolve()
-        require(overwrite or not place.exists(), f"there is something at {path}: say overwrite=True to replace it")
-        if place.is_dir():
-            said, remedy = f"the folder {path} holds", "take another path, or remove it"
-            with warnings.catch_warnings(action="ignore"), _told(f"{said} no model of npmdask", remedy):
-                held = _opened(place, "zarr")
-            own = {".zattrs", ".zgroup", ".zmetadata", "zarr.json", *held.variables} if "npmdask" in held.attrs else {}
-            more = sorted({*os.listdir(place)}.difference(own))
-            require(not more, f"{said} {more[:1]}, which is of no model of npmdask: {remedy}")
-        with (
-            _told(f"{path} cannot be written by {engine}", "take another engine, or another path"),
-            TemporaryDirectory(prefix=".npmdask-", dir=place.parent) as folder,
-        ):
-            made, old = Path(folder) / "model", Path(f"{folder}-old")
-            if engine == "zarr":
-                whole.to_zarr(made, mode="w", **{"consolidated": False, "zarr_format": 2, **kwargs})  # 3 has no text
-            else:
-                whole.to_netcdf(made, engine=engine, **kwargs)
-            if place.is_dir():  # which cannot be replaced at once; a kill here leaves it under the other name
-                os.replace(place, old)
-            os.replace(made, place)
-            shutil.rmtree(old, ignore_errors=True)
-
-    @classmethod
-    def load(cls, path: str | Path, engine: str = "zarr", **kwargs: Any) -> Self:
-        """
-        Read a model that :meth:`save` wrote.
-
-        Parameters
-        ----------
-        path : str or Path
-            Where it is.
-        engine : str, default "zarr"
-            As of :meth:`save`.
-        **kwargs : dict
-            For ``open_dataset`` of xarray.
-
-        Returns
-        -------
-        FieldModel
-            As :meth:`deserialize` makes it.
-
-        Raises
-        ------
-        BadInputError
-            It holds no such model.
-        """
-        from xarray import DataTree
-
-        with _told(f"no model of npmdask is read from {path} by {engine}", "give the path and engine of save"):
-            return cls.deserialize(DataTree(_opened(path, engine, **kwargs)))
+        self._found = Found(**arrays, scored=scored, numbers=numbers, missing=missing)
 
     def _require_fit(self) -> None:
         require(hasattr(self, "_found"), f"{type(self).__name__} is not fitted yet: call fit first")
@@ -809,16 +833,12 @@ class FieldModel:
 
     def _sample_scores(self, X: Any, missing: str) -> Any:
         found = self._found
-        rows, present = self.preprocessor.rows(X, drop=self._drops, kept=found.kept)
+        present = self.preprocessor.present(X) if found.missing is None or found.missing.rule == DROP else None
+        rows = picked(self.preprocessor.rows(X, kept=found.kept), present)
         if present is not None and not present.any():
             return self.preprocessor.series(np.empty((0, found.vectors.shape[1])), X, present)
         values = found.scored.all_scores(rows, rows.dims[0], missing=missing)
         return self.preprocessor.series(values if found.turn is None else values @ found.turn, X, present)
-
-    @property
-    def _drops(self) -> bool:
-        """Say whether samples without any value are left out."""
-        return self._found.missing is None or self._found.missing.rule == DROP
 
 
 @contextmanager
@@ -846,3 +866,36 @@ def found_of(stored: StoredComponents, vectors: Block, numbers: dict[str, np.nda
     """Vectors over the columns of a run, with what it knows of these."""
     mean = np.zeros(len(vectors)) if stored.mean is None else stored.mean
     return Found(vectors, stored, replace(stored, basis=vectors).patterns, mean, numbers, missing)
+
+
+def rotated_modes(before: Found, k: int, power: float) -> Found:
+    """The leading modes after varimax, or with a power above 1 promax, of rows of loadings of length 1, as in xeofs."""
+    sizes, variances = (before.numbers[name] for name in ("singular_values", "explained_variance"))
+    k = min(k, len(sizes))
+    there = np.isfinite(before.vectors[:, 0])  # no land
+    rotation = simple_structure(before.vectors[there], variances, k, float(power), normalize=True)
+    roots = np.sqrt(variances[:k])
+    loadings = (before.vectors[:, :k] * roots) @ rotation
+    squares = np.square(np.abs(loadings[there])).sum(axis=0)
+    order = np.argsort(-squares, kind="stable")
+    phases, lengths = fix_phases(loadings[there][:, order]), np.sqrt(squares[order])
+    rotation, vectors = rotation[:, order] * phases, loadings[:, order] * phases / lengths
+    share = before.numbers["explained_variance_ratio"][0] / variances[0]
+    numbers = {"singular_values": sizes[0] / roots[0] * lengths, "explained_variance": lengths**2}
+    numbers["explained_variance_ratio"] = lengths**2 * share
+    # Samples with gaps are fitted along the modes of the model: what scores rotated ones is no basis of patterns.
+    turn = np.zeros((before.scored.k, k), rotation.dtype)
+    turn[:k] = np.linalg.inv(rotation).conj().T / roots[:, None] * lengths
+    patterns = replace(before.scored, basis=vectors).patterns
+    return replace(before, vectors=vectors, patterns=patterns, numbers=numbers, turn=turn, rotation=rotation)
+
+
+def rotation_answers(rotation: Any) -> dict[str, Callable[[], Any]]:
+    """What loadings were multiplied by, and how the factors are correlated; signs are in the rotation."""
+    from xarray import DataArray
+
+    numbers = np.arange(1, len(rotation) + 1)
+    made = partial(DataArray, coords={"mode_m": numbers, "mode_n": numbers}, dims=("mode_m", "mode_n"))
+    phi = np.linalg.inv(rotation.conj().T @ rotation)
+    signs = DataArray(np.ones(len(rotation)), coords=_modes(len(rotation)), dims="mode")
+    return {"rotation_matrix": partial(made, rotation), "phi_matrix": partial(made, phi), "modes_sign": signs.copy}

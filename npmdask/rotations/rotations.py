@@ -1,8 +1,12 @@
-"""Rotations of loadings (d x k): to few large entries in each column, or onto an earlier answer. NumPy only."""
+"""Rotations of loadings (d x k): to few large entries in each column, or onto an earlier answer. NumPy only.
+
+Of complex loadings moduli count, and rotations are unitary.
+"""
 
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -40,21 +44,20 @@ def varimax(loadings: Block, *, normalize: bool = False) -> np.ndarray:
     RefusedError
         The rounds did not suffice.
     """
-    turned = np.array(loadings, dtype=np.float64, order="F")
+    turned = np.array(loadings, dtype=np.result_type(loadings, np.float64), order="F")
     if turned.ndim != 2 or not np.isfinite(turned).all():
         raise BadInputError("loadings must be a finite array of two dimensions, columns x components")
     largest = float(np.abs(turned).max(initial=0.0))
     turned /= largest or 1.0  # fourth powers of huge or tiny entries leave the range of floats
-    if normalize:
-        lengths = np.linalg.norm(turned, axis=1)
-        turned /= np.where(lengths > 0, lengths, 1.0)[:, None]
-    (d, k), rotation = turned.shape, np.eye(turned.shape[1])
+    turned = _unit_rows(turned) if normalize else turned
+    (d, k), rotation = turned.shape, np.eye(turned.shape[1], dtype=turned.dtype)
     for _ in range(ROUNDS):
         most = 0.0
         for i, j in combinations(range(k), 2):
-            angle = _best_angle(turned[:, i], turned[:, j])
+            angle, phase = (_best_turn if turned.dtype.kind == "c" else _best_angle)(turned[:, i], turned[:, j])
             most = max(most, abs(angle))
-            plane = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+            sine = np.sin(angle)
+            plane = np.array([[np.cos(angle), -sine * np.conj(phase)], [sine * phase, np.cos(angle)]])
             for block in (turned, rotation):
                 block[:, [i, j]] = block[:, [i, j]] @ plane
         if most <= SETTLED:
@@ -64,14 +67,36 @@ def varimax(loadings: Block, *, normalize: bool = False) -> np.ndarray:
     )
 
 
-def _best_angle(x: np.ndarray, y: np.ndarray) -> float:
-    """By what x and y are to be turned; 0 where all angles are equally good."""
+def _unit_rows(loadings: Block) -> Block:
+    """Rows divided by their lengths (Kaiser's normalisation), but for those of zeros."""
+    lengths = np.linalg.norm(loadings, axis=1)
+    return loadings / np.where(lengths > 0, lengths, 1.0)[:, None]
+
+
+def _best_turn(x: np.ndarray, y: np.ndarray) -> tuple[float, Any]:
+    """By what complex x and y are to be turned, and the phase that y has then; 0 where all turns are equally good.
+
+    What is to vary most is ``|x|^2 - |y|^2``, which a turn makes ``axis @ seen``: a leading eigenvector of 3 x 3.
+    """
+    beside = 2 * np.conj(x) * y
+    seen = np.array([np.abs(x) ** 2 - np.abs(y) ** 2, beside.real, -beside.imag])
+    squares, total = seen @ seen.T, seen.sum(axis=1)
+    values, vectors = np.linalg.eigh(squares - np.outer(total, total) / len(x))
+    if values[2] - values[1] <= 8 * EPS * len(x) * np.trace(squares):
+        return 0.0, 1.0
+    axis = vectors[:, 2] * (-1.0 if vectors[0, 2] < 0 else 1.0)
+    across = complex(axis[1], axis[2])
+    return float(np.arctan2(abs(across), axis[0])) / 2, across / abs(across) if across else 1.0
+
+
+def _best_angle(x: np.ndarray, y: np.ndarray) -> tuple[float, Any]:
+    """By what x and y are to be turned, 0 where all angles are equally good; and the phase, 1."""
     u, v = x**2 - y**2, 2 * x * y
     a, b, d = float(u.sum()), float(v.sum()), len(x)
     sine, cosine = 2 * (float(u @ v) - a * b / d), float(u @ u - v @ v) - (a * a - b * b) / d
     if np.hypot(sine, cosine) <= 8 * EPS * d * float(u @ u + v @ v):
-        return 0.0
-    return float(np.arctan2(sine, cosine)) / 4
+        return 0.0, 1.0
+    return float(np.arctan2(sine, cosine)) / 4, 1.0
 
 
 def promax(loadings: Block, *, power: float = 4.0, normalize: bool = False) -> np.ndarray:
@@ -103,12 +128,13 @@ def promax(loadings: Block, *, power: float = 4.0, normalize: bool = False) -> n
     """
     require(1 <= power < np.inf, f"power = {power}: promax needs a power of at least 1; 4 is usual")
     rotation = varimax(loadings, normalize=normalize)
-    turned = np.asarray(loadings, np.float64) @ rotation
+    turned = np.asarray(loadings) @ rotation
+    turned = _unit_rows(turned) if normalize else turned
     largest = np.abs(turned).max(axis=0)
     target = turned * np.power(np.abs(turned) / np.where(largest > 0, largest, 1.0), power - 1)
     fitted = np.linalg.lstsq(turned, target, rcond=None)[0]
     try:
-        lengths = np.sqrt(np.diagonal(np.linalg.inv(fitted.T @ fitted)))
+        lengths = np.sqrt(np.diagonal(np.linalg.inv(fitted.conj().T @ fitted)).real)
     except np.linalg.LinAlgError:
         lengths = np.full(len(fitted), np.nan)
     require(

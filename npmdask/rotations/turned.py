@@ -23,22 +23,10 @@ def rotated(solution: Solution, method: str, k: int | None, power: float, normal
     """The leading k components of a run after varimax or promax, the largest variance first, signs fixed."""
     require(method in SIMPLE_STRUCTURE, f"there is no rotation {method!r}: take one of {', '.join(SIMPLE_STRUCTURE)}")
     found, variances = variances_of_run(solution)
-    most = len(variances)
-    k = most if k is None else k
-    if not isinstance(k, int | np.integer) or not 1 <= k <= most:
-        raise BadInputError(f"k = {k} components cannot be rotated, because the run has {most}: take 1 to {most}")
-    basis, variances = found.basis[:, :k], variances[:k]
-    usable = int((variances > NO_VARIANCE * variances[0]).sum())
-    if usable < k:
-        raise BadInputError(
-            f"only {usable} of {k} components have any variance, and a direction without variance cannot be rotated: "
-            + (f"give k={usable}" if usable else "nothing varies in these data")
-        )
-    roots = np.sqrt(variances)
-    loadings = basis * roots
-    turn = varimax(loadings, normalize=normalize)
-    if method == "promax":
-        turn = promax(loadings, power=power, normalize=normalize)
+    k = len(variances) if k is None else k
+    turn = simple_structure(found.basis, variances, k, power if method == "promax" else 1.0, normalize)
+    roots = np.sqrt(variances[:k])
+    loadings = found.basis[:, :k] * roots
     pattern, correlations = loadings @ turn, np.linalg.inv(turn.T @ turn)
     explained = (pattern * (pattern @ correlations)).sum(axis=0)
     order = np.argsort(-explained, kind="stable")
@@ -53,6 +41,27 @@ def rotated(solution: Solution, method: str, k: int | None, power: float, normal
         correlations=correlations[np.ix_(order, order)] * np.outer(signs, signs),
         components=_rotated_components(found, weights),
     )
+
+
+def simple_structure(basis: Block, variances: np.ndarray, k: Any, power: float, normalize: bool) -> np.ndarray:
+    """Return what the leading k loadings are turned by: varimax, or with a power above 1 promax.
+
+    Raises
+    ------
+    BadInputError
+        More than there are, or fewer that vary.
+    """
+    most = len(variances)
+    if not isinstance(k, int | np.integer) or not 1 <= k <= most:
+        raise BadInputError(f"k = {k} components cannot be rotated, because the run has {most}: take 1 to {most}")
+    usable = int((variances[:k] > NO_VARIANCE * variances[0]).sum())
+    if usable < k:
+        raise BadInputError(
+            f"only {usable} of {k} components have any variance, and a direction without variance cannot be rotated: "
+            + (f"give k={usable}" if usable else "nothing varies in these data")
+        )
+    loadings = basis[:, :k] * np.sqrt(variances[:k])
+    return varimax(loadings, normalize=normalize) if power == 1 else promax(loadings, power=power, normalize=normalize)
 
 
 def aligned(solution: Solution, to: Any, rotate: bool) -> TurnedComponents:

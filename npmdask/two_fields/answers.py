@@ -135,11 +135,14 @@ class CoupledModes:
     residual_norms : numpy.ndarray or None, shape (k,)
         For maximum covariance: ``(||C v - s u||^2 + ||C^T u - s v||^2)^(1/2)``, measured in an additional pass; C is
         the cross-covariance, s a value, u and v its patterns.
-    squared_covariance_fraction : numpy.ndarray or None, shape (k,)
-        For maximum covariance: the share of each mode in the sum of all squared covariances of two columns; the sum is
-        estimated in that pass.
+    squared_covariance_fraction : numpy.ndarray, shape (k,)
+        The share of each mode in the sum of all squared covariances of two columns (of leading components, with
+        ``pcs``): by how much that falls where both fields are less what their scores explain. Of maximum covariance the
+        sum is estimated in that pass. Not of canonical correlations that an earlier version computed: None.
     squared_covariance_error : float or None
-        Standard error of that sum, as a share of it.
+        For maximum covariance: the standard error of that sum, as a share of it.
+    total_squared_covariance : float or None
+        That sum, n in the denominator of a covariance.
     chance : float or None
         For canonical correlations: the largest correlation expected between unrelated fields with independent rows.
     outcome : Outcome
@@ -175,6 +178,7 @@ class CoupledModes:
     residual_norms: np.ndarray | None
     squared_covariance_fraction: np.ndarray | None
     squared_covariance_error: float | None
+    total_squared_covariance: float | None
     chance: float | None
     outcome: Outcome
     assurance: str
@@ -527,7 +531,7 @@ def read_coupled(store: str | Path) -> CoupledModes:
     weights = kept_weights(held, spec)
     named = [labels_of_run(held, name) for name in LABELS]
     sides = _sides(arrays, meta, spec["data"], missing_of(held), None if weights is None else weights.columns, named)
-    fraction = error = None
+    fraction, error, total = arrays.get("squared_covariance_fraction"), None, meta.get("total_squared_covariance")
     if "rest" in meta:
         total = float(np.square(arrays["values"]).sum() + meta["rest"])
         fraction = np.square(arrays["values"]) / (total or 1.0)
@@ -541,6 +545,7 @@ def read_coupled(store: str | Path) -> CoupledModes:
         residual_norms=arrays.get("residual_norms"),
         squared_covariance_fraction=fraction,
         squared_covariance_error=error,
+        total_squared_covariance=total,
         chance=meta.get("chance"),
         outcome=Outcome(**meta["outcome"]),
         assurance=meta["assurance"],

@@ -552,12 +552,14 @@ class _Job:
         found = canonical_pairs(moments, split, request.k, request.ridge, rounding)
         weights = [found.left, found.right]
         loadings = [moments[:split, :split] @ found.left, moments[split:, split:] @ found.right]
+        total, fractions = _shared_covariance(moments[:split, split:], weights, loadings)
         if reduced is not None:
             weights = [solution.basis @ w for solution, w in zip(reduced, weights, strict=True)]
             loadings = [solution.basis @ part for solution, part in zip(reduced, loadings, strict=True)]
         arrays = _of_pairs(found, moments, split, self._request.k)
         arrays |= {"left_basis": _padded(weights[0], request.k), "right_basis": _padded(weights[1], request.k)}
         arrays |= {"left_loadings": _padded(loadings[0], request.k), "right_loadings": _padded(loadings[1], request.k)}
+        arrays["squared_covariance_fraction"] = np.pad(fractions, (0, request.k - len(fractions)))
         rows = self._source.shape[0]
         error = correlation_error(found, len(moments))
         chance = chance_correlation(*found.ranks, rows)
@@ -575,6 +577,7 @@ class _Job:
             "warnings": warnings,
             "variances": self._variances,
             "chance": chance,
+            "total_squared_covariance": total,
             "total_data_passes": passes,
         }
         return arrays, meta
@@ -598,6 +601,18 @@ class _Job:
         moments = product[len(block) :].reshape(2 * m, 2 * m)
         which = np.concatenate([np.arange(a), m + np.arange(b)])
         return moments[np.ix_(which, which)], a
+
+
+def _shared_covariance(across: Block, weights: list[Block], loadings: list[Block]) -> tuple[float, np.ndarray]:
+    """The sum of squares of a cross-covariance, and the share by which it falls where both fields are less what each of
+    their scores explains (Swenson, J. Climate 28 (2015) 1016).
+    """
+    total, shares = float((across**2).sum()), []
+    for w, v, a, b in zip(weights[0].T, weights[1].T, loadings[0].T, loadings[1].T, strict=True):
+        a, b, both = a / (w @ a), b / (v @ b), w @ across @ v
+        left = across - np.outer(a, w @ across) - np.outer(across @ v, b) + both * np.outer(a, b)
+        shares.append(max(0.0, 1 - float((left**2).sum()) / (total or 1.0)))
+    return total, np.array(shares)
 
 
 def _padded(columns: Block, k: int) -> Block:

@@ -191,8 +191,6 @@ def test_a_model_is_written_and_read(engine: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(last, one.transform(given), atol=1e-9)
     with pytest.raises(BadInputError, match="has no lat"):
         again.transform(given.assign_coords(lat=[-60.0, -20.0, 20.0, 50.0]))
-    with pytest.raises(BadInputError, match="a model that was loaded is not rotated"):
-        EOFRotator(2).fit(EOF.deserialize(model.serialize()))
     with pytest.raises(BadInputError, match="there is no model of npmdask"):
         EOF.deserialize(xr.DataTree())
     with pytest.raises(BadInputError, match="missing = 'mean' needs the run"):
@@ -212,7 +210,7 @@ def test_rotated_modes_stand_for_the_same_field(power: float) -> None:
     xr.testing.assert_allclose(rotated.inverse_transform(rotated.scores()), model.inverse_transform(leading))
     for name in ("explained_variance", "explained_variance_ratio"):
         before, after = (getattr(one, name)().values for one in (model, rotated))
-        np.testing.assert_allclose(after.sum(), before[:3].sum(), rtol=1e-9)
+        assert np.isclose(after.sum(), before[:3].sum(), rtol=1e-9) == (power == 1)  # else scores are correlated
         assert (np.diff(after) <= 0).all()
     np.testing.assert_allclose(np.linalg.norm(rotated.scores(normalized=True).values.reshape(15, 3), axis=0), 1.0)
     np.testing.assert_allclose(rotated.transform(X), rotated.scores(), atol=1e-9)
@@ -222,8 +220,7 @@ def test_rotated_modes_stand_for_the_same_field(power: float) -> None:
     flat = loadings.fillna(0).values.reshape(3, -1).T @ turn
     found = rotated.components().fillna(0).values.reshape(3, -1).T
     np.testing.assert_allclose(found, flat / np.linalg.norm(flat, axis=0), atol=1e-9)
-    with pytest.raises(BadInputError, match="k = 9 components cannot be rotated"):
-        EOFRotator(9).fit(model)
+    assert EOFRotator(9).fit(model).components().sizes["mode"] == 4  # as xeofs: there are no more
     with pytest.raises(BadInputError, match="call fit first"):
         EOFRotator(2).fit(EOF(2))
 
