@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -143,20 +142,11 @@ class NetcdfFile(LabelledFile):
     def write(self, place: Path) -> list[str]:
         arrays = self._arrays
         beside: dict[str, np.ndarray] = {name: arrays[name] for name in BESIDE if name in arrays}
-        over = {name: self._fill_grid(arrays[name]) for name in ("mean",) if name in arrays}
-        found = as_dataset(self.named(GRID) or self.axes, self._fill_grid(arrays["basis"]), beside, over, self._facts)
+        over = {name: arrays[name] for name in ("mean",) if name in arrays}
+        labels = Labels(columns=tuple(self.axes), grid=tuple(self.named(GRID)))
+        found = as_dataset(labels, arrays["basis"], beside, over, self._facts)
         found.to_netcdf(place)
         return [str(name) for name in found.variables]
-
-    def _fill_grid(self, array: np.ndarray) -> np.ndarray:
-        """An array over columns (d, or d x k) over all of the grid, of which d columns were kept."""
-        grid = self.named(GRID)
-        if not grid:
-            return array
-        (kept,) = self.axes  # places in the grid
-        whole = np.full((math.prod(axis.size for axis in grid), *array.shape[1:]), np.nan)
-        whole[kept.places] = array
-        return whole
 
 
 class AnnDataFile(LabelledFile):

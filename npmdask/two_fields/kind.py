@@ -60,7 +60,7 @@ class CoupledKind(StagedKind):
         """Say what share of either field its patterns explain; of covariance what share of all of it."""
         left, right = (100 * side.explained_variance_ratio.sum() for side in (answer.left, answer.right))
         said = f"{left:.3g} % of the variance of the left field, {right:.3g} % of the right one"
-        if answer.squared_covariance_fraction is not None:
+        if answer.squared_covariance_error is not None:
             said = f"{100 * answer.squared_covariance_fraction.sum():.3g} % of the squared covariance; {said}"
         return [("explained", said)]
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import npmdask
 from npmdask.errors import BadInputError
 from npmdask.xarray import EOF, MCA, ComplexEOF, EOFRotator, HilbertEOF
 
@@ -469,3 +470,18 @@ def test_samples_that_all_lack_any_value_have_no_scores() -> None:
     for given in (nothing, [nothing]):
         with pytest.raises(BadInputError, match="there are no data"):
             EOF(2).fit(given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_solution_of_a_field_with_land_is_a_grid(lazy: bool) -> None:
+    """Mutants: columns that were read are in the first places; land is 0; the mean stays a row."""
+    X = ensemble().isel(member=0, drop=True).transpose("time", "lat", "lon").drop_vars("lon")
+    found = npmdask.top_k(
+        X.chunk({"time": 2}) if lazy else X, 2, kind="samples", center=True, dim="time", missing="drop-columns"
+    )
+    answer = found.to_xarray()
+    np.testing.assert_allclose(answer["mean"], X.mean("time"), atol=1e-12)
+    assert answer["components"].dims == ("mode", "lat", "lon") and answer["lat"].values.tolist() == LAT
+    np.testing.assert_array_equal(answer["components"].values.reshape(2, -1)[:, found.missing.kept], found.basis.T)
+    assert np.isnan(answer["components"].values[:, 2, 1]).all()

@@ -398,7 +398,8 @@ class Solution(Postprocessing):
         Returns
         -------
         xarray.Dataset
-            ``components`` (mode, and the dimensions of a row), ``values`` and ``residual_norms``; of a centred run
+            ``components`` (mode, and the dimensions of a row; NaN where columns of a grid were left out, as land is),
+            ``values`` and ``residual_norms``; of a centred run
             ``explained_variance``, ``explained_variance_ratio`` and ``mean``. The attributes say what was done to the
             data, what share is explained, and how the run ended.
 
@@ -416,7 +417,7 @@ class Solution(Postprocessing):
             over["mean"] = self.mean
         found = self.analysed.components
         scaled = found is not None and found.scale is not None
-        return as_dataset(self.labels.columns, self.basis, beside, over, self.attributes(scaled=scaled))
+        return as_dataset(self.labels, self.basis, beside, over, self.attributes(scaled=scaled))
 
     def attributes(self, *, scaled: bool) -> dict[str, Any]:
         """

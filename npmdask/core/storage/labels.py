@@ -249,15 +249,11 @@ def _attributes_of(axis: Axis) -> dict[str, str]:
 
 
 def as_dataset(
-    axes: Sequence[Axis],
-    basis: np.ndarray,
-    beside: Mapping[str, np.ndarray],
-    over: Mapping[str, Any],
-    facts: Mapping[str, Any],
+    labels: Labels, basis: np.ndarray, beside: Mapping[str, Any], over: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> Any:
-    """A Dataset of xarray: ``components`` (mode, and the ``axes`` of a row) of a ``basis`` (d x k), what there is of
-    every component ``beside`` it (k), and of every column (``over``: d). ``facts`` are its attributes; one called as a
-    variable is what that is (its ``long_name``).
+    """A Dataset of xarray: ``components`` (mode, and the axes of a row) of a ``basis`` (d x k), what there is of every
+    component ``beside`` it (k), and of every column (``over``: d). NaN where columns of a grid were left out. ``facts``
+    are its attributes; one called as a variable is what that is (its ``long_name``).
 
     Raises
     ------
@@ -266,22 +262,25 @@ def as_dataset(
     """
     with extra(None):
         import xarray as xr
-    along = "mode"  # as xeofs has it
-    taken = {along, "components", *beside, *over}  # the data may have a dimension of one of these names
-    axes = [replace(axis, name=f"{axis.name}_" if axis.name in taken else axis.name) for axis in axes]
-    axes = axes or [Axis("column", len(basis))]
+    taken = {"mode", "components", *beside, *over}  # the data may have a dimension of one of these names
+    axes = labels.grid or labels.columns or (Axis("column", len(basis)),)
+    axes = tuple(replace(axis, name=f"{axis.name}_" if axis.name in taken else axis.name) for axis in axes)
     dims, shape = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
-    data: dict[str, Any] = {"components": ((along, *dims), basis.T.reshape(-1, *shape))}
-    data |= {name: (along, values) for name, values in beside.items()}
-    data |= {name: (dims, np.asarray(values).reshape(shape)) for name, values in over.items()}
+
+    def on_grid(vectors: np.ndarray) -> np.ndarray:
+        whole = np.full((len(vectors), prod(shape)), np.nan, vectors.dtype)
+        whole[:, labels.columns[0].places if labels.grid else slice(None)] = vectors
+        return whole.reshape(-1, *shape)
+
+    data: dict[str, Any] = {"components": (("mode", *dims), on_grid(basis.T))}  # mode, as xeofs has it
+    data |= {name: ("mode", values) for name, values in beside.items()}
+    data |= {name: (dims, on_grid(np.asarray(values, np.float64)[None])[0]) for name, values in over.items()}
     described = {
         name: (*held, DESCRIBED.get(name, {}) | ({"long_name": facts[name]} if name in facts else {}))
         for name, held in data.items()
     }
-    coords: dict[str, Any] = {
-        axis.name: (axis.name, axis.values, _attributes_of(axis)) for axis in axes if axis.values is not None
-    }
-    coords[along] = (along, np.arange(1, basis.shape[1] + 1), MODE)
+    coords: dict[str, Any] = {"mode": ("mode", np.arange(1, basis.shape[1] + 1), MODE)}
+    coords |= {axis.name: (axis.name, axis.values, _attributes_of(axis)) for axis in axes if axis.values is not None}
     return xr.Dataset(described, coords, attrs={name: fact for name, fact in facts.items() if name not in data})
 
 
