@@ -891,7 +891,7 @@ def rotated_modes(before: Found, k: int, power: float) -> Found:
 
 
 def rotation_answers(rotation: Any) -> dict[str, Callable[[], Any]]:
-    """What loadings were multiplied by, and how the factors are correlated; signs are in the rotation."""
+    """Return what loadings were multiplied by, and how the factors are correlated; signs are in the rotation."""
     from xarray import DataArray
 
     numbers = np.arange(1, len(rotation) + 1)

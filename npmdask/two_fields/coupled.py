@@ -241,7 +241,7 @@ class _Pairs(Saved):
         return self._sides[1].preprocessor
 
     def _of_given(self, said: str, find: Any, X: Any, Y: Any, *how: Any) -> Any:
-        """What is found of X, of Y, or a list of both."""
+        """Find something of X, of Y, or a list of both."""
         found = [find(side, given, *how) for side, given in zip(self._sides, (X, Y), strict=True) if given is not None]
         require(bool(found), f"{said}: give X, Y or both")
         return found[0] if len(found) == 1 else found
