@@ -309,7 +309,7 @@ def _notes(s: RunStatus) -> list[str]:
             "ago"
         )
     if s.state in ("unfinished", "crashed") and not s.error:
-        notes += [said] if (said := _ended_text(s)) else []
+        notes += [said] if (said := ended_text(s)) else []
     if s.predicted_steps is not None and s.state in ("running", "unfinished"):
         notes.append(f"predicted before the first pass: {s.predicted_steps} steps")
     if s.converged is False:
@@ -317,7 +317,7 @@ def _notes(s: RunStatus) -> list[str]:
     return [*notes, *([s.error] if s.error else [])]
 
 
-def _ended_text(s: RunStatus) -> str:
+def ended_text(s: RunStatus) -> str:
     """Say what ended a process that did not finish the run, and what is committed to continue from."""
     steps = f"{s.step} step{'s'[: s.step != 1]}" if s.step else ""
     share = "" if s.pass_committed is None else f"{100 * s.pass_committed:.0f} % of the next pass"

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Cell = str | int | float | None
 Number = int | float
 
 
@@ -29,15 +28,32 @@ class Text:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Marks:
+    """A small mark for each of a row of things, in a cell of a table: whether it is good, bad or neither, and its name.
+
+    Marks differ in height too, for who does not see colours.
+    """
+
+    marks: tuple[tuple[bool | None, str], ...]
+
+    def __str__(self) -> str:
+        return "".join({True: "✓", False: "✗", None: "–"}[good] for good, _ in self.marks)
+
+
+Cell = str | int | float | Text | Marks | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """Rows of cells below a head; with JavaScript a click on a name in the head sorts them.
 
-    ``style``: "tiles" shows two columns, names and values, as a grid.
+    ``style``: "tiles" shows two columns, names and values, as a grid; "list" keeps its order, and each of its rows is a
+    paragraph where the page is narrow. A text in a cell is a link where it has an address.
     """
 
     rows: tuple[tuple[Cell, ...], ...]
     head: tuple[str, ...] = ()
-    style: Literal["table", "tiles"] = "table"
+    style: Literal["table", "tiles", "list"] = "table"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,9 +229,9 @@ def tiles(facts: Iterable[tuple[str, str]]) -> Table:
     return Table(rows=tuple(facts), style="tiles")
 
 
-def table(rows: Iterable[Iterable[Any]], head: Sequence[str] = ()) -> Table:
+def table(rows: Iterable[Iterable[Any]], head: Sequence[str] = (), style: Literal["table", "list"] = "table") -> Table:
     """Make a table of ``rows``; what is no number is shown as text."""
-    return Table(rows=tuple(tuple(_cell(cell) for cell in row) for row in rows), head=tuple(head))
+    return Table(rows=tuple(tuple(_cell(cell) for cell in row) for row in rows), head=tuple(head), style=style)
 
 
 def parameters(spec: Mapping[str, Any], tables: Sequence[str]) -> Section:
@@ -273,4 +289,6 @@ def _cell(value: Any) -> Cell:
     """A number of Python as it is; all else as it prints, NumPy's numbers too."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(value)
-    return int(value) if type(value) is int else None if value is None else str(value)
+    return (
+        int(value) if type(value) is int else value if value is None or isinstance(value, Text | Marks) else str(value)
+    )

@@ -247,6 +247,6 @@
 
   document.body.append(probe);
   themes();
-  document.querySelectorAll("main table").forEach(sortable);
+  document.querySelectorAll("main table:not(.list)").forEach(sortable);
   document.querySelectorAll("figure > script").forEach((script) => { try { enliven(script.parentElement); } catch (error) { console.error(error); } });
 })();

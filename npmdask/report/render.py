@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import quote
 
 from npmdask.errors import Later, extra
-from npmdask.report.blocks import Bars, Block, Image, Map, Plot, Report, Section, Table, Text, TopicMap
+from npmdask.report.blocks import Bars, Block, Cell, Image, Map, Plot, Report, Section, Table, Text, TopicMap
 from npmdask.report.plots import ALONE, draw, draw_for_page, draw_topics, largest_magnitude
 
 HERE = Path(__file__).parent
@@ -270,8 +270,14 @@ def _markdown_table(table: Table) -> str:
     width = max((len(row) for row in (*table.rows, table.head)), default=0)
     head = table.head or ("",) * width
     lines = [head, *table.rows]
-    rows = ["| " + " | ".join(_escape(str(cell)).replace("|", "&#124;") for cell in line) + " |" for line in lines]
+    rows = ["| " + " | ".join(_cell_markdown(cell).replace("|", "&#124;") for cell in line) + " |" for line in lines]
     return "\n".join([rows[0], "|" + "---|" * width, *rows[1:]])
+
+
+def _cell_markdown(cell: Cell) -> str:
+    if isinstance(cell, Text):
+        return markdown(Text(text=cell.text, address=cell.address))
+    return _escape(str(cell))
 
 
 def _escape(text: str) -> str:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,20 @@ from npmdask.core.storage.bundle import read_bundle, write_bundle
 from npmdask.manage.report import write_report
 from npmdask.manage.status import RunStatus, status_below
 from npmdask.prefect import reports
-from npmdask.report import Report, Text, as_markdown
+from npmdask.prefect.programs import AUTH as AUTH_FILE
+from npmdask.prefect.programs import read_auth_string
+from npmdask.prefect.server import ask
+from npmdask.report import Report, Table, Text, as_markdown
 from tests.prefect.browser import browser, missing
+from tests.prefect.conftest import Running
 from tests.prefect.test_reports import AUTH, asked
 
+NIGHT = reports.ScheduledRun(due=datetime(2026, 11, 25, 1, tzinfo=UTC), state="Completed", kind="COMPLETED", address="")
 SCHEDULE = reports.ScheduleStatus(
-    name="nightly", flow="npm of a.npy", store=None, paused=False, due=datetime(2026, 11, 26, 1, tzinfo=UTC),
-    last="COMPLETED", address="http://127.0.0.1:4200/deployments/deployment/x",
+    name="nightly", flow="npm of a.npy", store=None, paused=False, due=datetime(2099, 11, 26, 1, tzinfo=UTC),
+    nights=(NIGHT,), address="http://127.0.0.1:4200/deployments/deployment/x",
 )  # fmt: skip
+FAILED = replace(NIGHT, state="Failed", kind="FAILED", said="there is nothing at <b>gone.zarr")
 PREFECT = "http://127.0.0.1:4200"
 
 
@@ -53,7 +59,7 @@ def port(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def test_the_page_links_the_report_of_a_run_which_is_served(root: Path, port: int) -> None:
     status, text, headers = asked(port, "/")
     assert status == 200
-    assert "1 run, 0 running" in text and "Run one &amp; &lt;two&gt;" in text and "<two>" not in text
+    assert "1 run, 0 running" in text and ">one &amp; &lt;two&gt;<" in text and "<two>" not in text
     assert "Explains" in text and "% of the variance." in text and "at most" in text, "answer, and its error"
     assert "Prefect does not answer" in text
     (link,) = re.findall(r'href="(/[^"]+report\.html)"', text)
@@ -85,7 +91,7 @@ def test_a_store_that_holds_anything_hides_no_other_run(root: Path, part: str, k
         text = reports._index_page(root, AUTH).decode()
     finally:
         shutil.rmtree(root / "odd")
-    assert "Run odd" in text and "damaged" in text and "Run one &amp; &lt;two&gt;" in text and "Explains" in text
+    assert ">odd<" in text and "damaged" in text and ">one &amp; &lt;two&gt;<" in text and "Explains" in text
     assert "<script>" not in text.replace(reports.SCRIPT, "").partition("<main")[2].partition("</main>")[0]
 
 
@@ -97,13 +103,41 @@ def shown(root: Path, runs: list[RunStatus], schedules: list[reports.ScheduleSta
 def test_schedules_name_their_next_tick_and_their_last_answer(root: Path) -> None:
     (run,) = status_below(root)
     text = shown(root, [run], [replace(SCHEDULE, store=root)])
-    assert "## Schedule nightly" in text and "next tick 2026-11-2" in text and "last run: completed" in text
-    assert "Last answer, of one &amp; &lt;two>: Explains" in text and SCHEDULE.address in text
+    assert "[nightly](</?schedule=nightly>) | ✓ | completed | 2026-11-2" in text and " | 2099-11-2" in text
+    assert text.count("Explains") == 2, "of the run, and of its schedule"
     assert "finished, not converged" in shown(root, [replace(run, converged=False)], []) and "not converged" not in text
     paused = shown(root, [run], [replace(SCHEDULE, paused=True, store=root / "elsewhere")])
-    assert "paused" in paused and "next tick" not in paused and "Last answer" not in paused
-    failed = reports.runs_report(root, [], [replace(SCHEDULE, last="FAILED")], "x")
+    assert "paused" in paused and "2099" not in paused and paused.count("Explains") == 1
+    failed = reports.runs_report(root, [run], [replace(SCHEDULE, store=root, nights=(FAILED, NIGHT))], "x")
     assert not failed.good and "the last run failed of: nightly" in failed.outcome
+    text = as_markdown(failed)
+    assert "✓✗" in text and "there is nothing at &lt;b>gone.zarr" in text and text.count("Explains") == 1
+    late = replace(SCHEDULE, due=datetime(2026, 11, 26, 1, tzinfo=UTC))
+    assert "late: no worker took it" in shown(root, [], [late])
+
+
+@pytest.mark.slow
+def test_a_night_names_the_run_that_was_committed_in_its_time(root: Path) -> None:
+    """Mutants: the night before has the run; a failed night has its answer; ``latest`` of a folder elsewhere."""
+    (run,) = status_below(root)
+    begun = datetime.fromtimestamp(run.last_commit or 0.0, UTC) - timedelta(seconds=1)
+    good = replace(NIGHT, began=begun, ended=begun + timedelta(seconds=2), seconds=61.0, said="converged")
+    before = replace(NIGHT, began=begun - timedelta(1), ended=begun, said="the data have not changed", state="Skipped")
+    (root / "latest.json").write_text('{"run": "one & <two>"}')
+    try:
+        one = replace(SCHEDULE, store=root, nights=(replace(good, kind="FAILED", said="no memory"), good, before))
+        first, second, third = as_markdown(reports.schedule_report(root, one)).splitlines()[-3:]
+        assert "no memory" in first and "Explains" not in first
+        assert (
+            "61 s | Explains" in second
+            and "[one &amp; &lt;two> (latest)](</one%20%26%20%3Ctwo%3E/report.html>)" in second
+        )
+        assert third.endswith("| skipped |  | the data have not changed |  |")
+        assert "–✓✗" in as_markdown(reports.schedule_report(root, one))
+        text = as_markdown(reports.schedule_report(root / "one & <two>", one))
+        assert "latest" not in text and "Explains" not in text
+    finally:
+        (root / "latest.json").unlink()
 
 
 @pytest.mark.slow
@@ -114,9 +148,11 @@ def test_a_run_that_is_private_or_unknown_shows_no_time_and_no_error(root: Path)
         run, state="crashed", what="power", error=told, last_commit=None, seconds_since_commit=None, residual=None
     )
     unknown = replace(run, state="unfinished", what="?", error=told, seconds_since_commit=77.0)
-    for one in (private, unknown, replace(private, state="finished")):
+    for one in (private, unknown, replace(private, state="finished", outcome=told)):
         text = shown(root, [one], [])
-        assert told not in text and "ago" not in text and "Explains" not in text
+        assert told not in text and not re.search(r"\d-\d\d", text) and "Explains" not in text
+    killed = shown(root, [replace(run, state="unfinished", killed=True)], [])
+    assert "its process ended without saying so" in killed
     assert told in shown(root, [replace(run, state="crashed", error=told)], []), "of others it is said"
 
 
@@ -149,7 +185,7 @@ def test_an_open_page_renews_itself_and_the_reader_keeps_the_place(root: Path, p
                 assert time.monotonic() < deadline, page.text
                 time.sleep(0.5)
             assert page.run(f"return {at}") == begun, "the same document, place and focus"
-            assert "Run a-new-one" in page.run("return document.querySelector('header nav').innerText")
+            assert "a-new-one" in page.text
             assert page.run("return document.documentElement.scrollWidth - innerWidth") <= 0
     finally:
         for path in (*root.glob("more-*"), root / "a-new-one"):
@@ -167,7 +203,8 @@ def test_many_runs_have_pages_and_are_found_by_name(root: Path, monkeypatch: pyt
         return reports.runs_report(root, runs, [SCHEDULE], PREFECT, **asked)
 
     def names(report: Report) -> list[str]:
-        return [one.title.removeprefix("Run ") for one in report.sections if one.title.startswith("Run ")]
+        listed = [b for b in report.sections[-1].blocks if isinstance(b, Table)]
+        return [str(row[0]) for block in listed for row in block.rows]
 
     listed = [names(page(page=number)) for number in (1, 2, 3)]
     assert [*listed[0], *listed[1], *listed[2]] == [f"Night-{i:03}" for i in range(24, 0, -1)] + ["day", "Night-000"]
@@ -193,5 +230,47 @@ def test_the_address_says_page_and_word(root: Path, port: int) -> None:
     """Fails when what was typed is a tag, or when an address that is none ends the server."""
     status, text, headers = asked(port, "/?q=%3Cscript%3Ealert(1)&page=x")
     assert status == 200 and "<script>alert" not in text and 'value="&lt;script&gt;alert(1)"' in text
-    assert "Run one" not in text and "form-action 'self'" in headers["Content-Security-Policy"]
-    assert "Run one" in asked(port, "/?q=ONE&page=999999999999")[1] and "Run one" in asked(port, "/?q=&page=-1")[1]
+    assert ">one &amp;" not in text and "form-action 'self'" in headers["Content-Security-Policy"]
+    assert all(">one &amp;" in asked(port, f"/?q={rest}")[1] for rest in ("ONE&page=999999999999", "&page=-1"))
+
+
+@pytest.mark.slow
+def test_why_a_night_failed_before_it_had_a_store_stands_on_the_page(
+    root: Path, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a Prefect server tells it, of one that wrote a tag, and not of a private one.
+
+    Mutants: without escaping, without the message of the state, with that of a private run.
+    """
+    auth = read_auth_string(running.home / AUTH_FILE)
+
+    def made(path: str, facts: dict[str, Any]) -> str:
+        return str(ask(running.url, path, facts, auth=auth)["id"])
+
+    def failed(name: str, flow: str, parameters: dict[str, Any]) -> None:
+        every = [{"schedule": {"interval": 3600}, "active": True}]
+        deployment = {"name": name, "flow_id": made("/flows/", {"name": flow}), "parameters": parameters}
+        one = made("/deployments/", deployment | {"schedules": every})
+        state = {"type": "FAILED", "message": "there is nothing at <i>gone</i>.npy " + 9999 * "."}
+        night = made(f"/deployments/{one}/create_flow_run", {"parameters": parameters})
+        ask(running.url, f"/flow_runs/{night}/set_state", {"state": state, "force": True}, auth=auth)
+
+    failed("gone", "npm", {"config": {"source": {"path": "gone.npy"}, "run": {"store": str(root / "gone")}}})
+    failed("secret one", "npm", {"config": {"privacy": {"epsilon": 1.0}, "source": {"path": "gone.npy"}}})
+    monkeypatch.setenv("PREFECT_API_URL", running.url)
+    with reports.server_of(root, 0, auth) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        index, page, private, none = (
+            asked(server.server_port, f"/{query}", auth=auth)
+            for query in ("", "?schedule=gone", "?schedule=secret+one", "?schedule=x")
+        )
+        server.shutdown()
+        thread.join()
+    for _, text, headers in (index, page):
+        assert "there is nothing at &lt;i&gt;gone&lt;/i&gt;.npy ..." in text and "<i>gone" not in text
+        assert 'class="lost">failed</a>' in text and len(text) < 1e6 and 700 * "." not in text
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert "1 of the last 1 run failed; the last one failed: there is nothing at" in page[1]
+    assert "Schedule secret one" in private[1] and "failed" in private[1] and "nothing at" not in private[1]
+    assert "no schedule has this name" in none[1]
