@@ -12,7 +12,7 @@ module = folder=$$(mktemp -d -p $(SCRATCH) npmdask-tests-XXXXXX) && chmod 711 "$
 tests = $(call module,pytest $(1))
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 
-.PHONY: env docs deployments hosts lanes peer-suites peers run serve private test test-of check house full bench papers certificates mutants kills matrix soak audit audit-deps format lock lock-peers lock-release release news clean
+.PHONY: env docs deployments hosts lanes peer-suites peers run serve private test test-of check house full bench bench-quick papers certificates mutants kills matrix soak audit audit-deps format lock lock-peers lock-release release news clean
 
 env: $(STAMP)
 
@@ -73,6 +73,9 @@ news: $(RELEASE)    ## CHANGELOG.md gets the section of the version in pyproject
 
 bench: env peers    ## every number to reach: ONLY=row-name for one, SCALE=small for tiny data; docs/papers/benchmarks.md
 	@$(BIN)/python -m benchmarks $(ONLY) --scale $(or $(SCALE),full)
+
+bench-quick: env peers ## ten ratios of CPU seconds to other programs, in minutes; KEEP=1 NOTE=... adds a line to their history
+	@$(BIN)/python -m benchmarks.quick $(if $(KEEP),--keep) --note "$(NOTE)"
 
 papers: env         ## the papers' experiments, fifty minutes; docs/papers/streams.md, docs/papers/tensors.md, docs/papers/theory-experiments.md
 	@$(BIN)/python -m benchmarks.paper_msg all

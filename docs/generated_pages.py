@@ -134,8 +134,38 @@ def house_map() -> str:
     return "\n".join(["| folder | what it is | files |", "|---|---|---|", *rows]) + "\n"
 
 
+def bench_history() -> str:
+    """CPU seconds of others / ours, of every commit that ``make bench-quick KEEP=1`` was run on: a plot and a table."""
+    from benchmarks.quick import HISTORY, WHAT
+    from npmdask.report import Plot, Series
+    from npmdask.report.render import markdown
+
+    lines = [json.loads(line) for line in HISTORY.read_text().splitlines()]
+    found = {row: [(i, line["ratios"].get(row)) for i, line in enumerate(lines, 1)] for row in WHAT}
+    known = {
+        row: [(i, ratio) for i, ratio in values if ratio] for row, values in found.items() if any(r for _, r in values)
+    }
+    drawn = tuple(
+        Series(x=tuple(i for i, _ in values), y=tuple(y for _, y in values), name=row) for row, values in known.items()
+    )
+    title = "CPU seconds of other programs / ours"
+    rows = ["| row | what | " + " | ".join(f"`{line['commit']}`" for line in lines[-5:]) + " |"]
+    rows.append("|---|---|" + "---|" * len(lines[-5:]))
+    for row, what in WHAT.items():
+        ratios = (line["ratios"].get(row) for line in lines[-5:])
+        rows.append(
+            f"| {code(row)} | {cell(what)} | " + " | ".join("none" if r is None else f"{r:.3g}" for r in ratios) + " |"
+        )
+    last = lines[-1]
+    said = f"Last on {last['date']}: {last['machine']['cores']} cores, {last['machine']['cpu']}. {last['note']}".strip()
+    how = "`make bench-quick` repeats them. Ratios are of the least CPU seconds of both, in turns; none: not accurate."
+    plot = markdown(Plot(title=title, series=drawn, x="commit", y="ratio", log=True))
+    return "\n".join([f"{how} {said}.", "", plot, "", *rows]) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "command_line": command_line,
     "configuration": configuration,
     "house_map": house_map,
+    "bench_history": bench_history,
 }

@@ -75,11 +75,11 @@ def main(job: dict[str, Any]) -> None:
     solve = CONTESTANTS[job["contestant"]]
     solve(job, job["small"])
     with AnonymousPeak() as meter:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         values, left, right = solve(job, job["path"])
-        seconds = time.perf_counter() - start
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     np.savez(job["out"], values=values, left=left, right=right)
-    peaks = {"peak_rss_bytes": status("VmHWM"), "peak_anonymous_bytes": meter.peak}
+    peaks = {"cpu_seconds": cpu, "peak_rss_bytes": status("VmHWM"), "peak_anonymous_bytes": meter.peak}
     print(json.dumps({"setting": job.get("setting"), "seconds": seconds, **peaks}))
 
 
