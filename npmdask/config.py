@@ -364,6 +364,24 @@ class ReportTable(ConfigTable):
             raise ValueError("give rows x columns, like 28x28") from None
 
 
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class ExpectTable(ConfigTable):
+    """Expectations on the data: a run that they do not hold for fails before its first pass."""
+
+    rows: int | None = Field(None, ge=1, description="least number of rows")
+    columns: list[str] | None = Field(None, description="names of columns that must be there; others may be, too")
+    types: dict[str, Literal["number", "integer", "text", "date", "boolean"]] | None = Field(
+        None, description='types of columns: number, integer, text, date, boolean, e.g. { id = "text" }'
+    )
+    missing: Fraction | dict[str, Fraction] | None = Field(
+        None,
+        description="largest fraction missing, of each column that is analysed, or by name, e.g. { price = 0.05 }; "
+        "takes one read of the data",
+    )
+
+
 def table_of(annotation: Any) -> type[BaseModel]:
     """The model of a table, which may be left out (``Model | None``)."""
     return next((kind for kind in get_args(annotation) if kind is not type(None)), annotation)
@@ -387,6 +405,7 @@ class RunConfig(ConfigTable):
     stop: StopTable = Field(StopTable(), description="stopping criteria")
     mechanism: MechanismTable = Field(MechanismTable(), description="simulated noise on every product")
     privacy: PrivacyTable | None = Field(None, description="differential privacy (only with this table)")
+    expect: ExpectTable | None = Field(None, description="expectations on the data, checked before the first pass")
     run: RunTable = Field(RunTable(), description="resources and output")
     report: ReportTable = Field(
         ReportTable(), description="reported and exported form of the results; does not affect the computation"
@@ -472,6 +491,7 @@ class RunConfig(ConfigTable):
             "run.threads": self.run.threads,
             "run.device": self.run.device != "cpu",
             "report": self.report.model_dump(exclude_none=True),
+            "expect": self.expect,
             "mechanism.name": self.mechanism.name != "none",
             **self.of_others,
         }
@@ -481,7 +501,7 @@ class RunConfig(ConfigTable):
     def check(self) -> Problem:
         """The source opened and everything checked, nothing read: iteration_rank = "auto" means the default."""
         self._require_stored()
-        source = self._open_data(of_complex=True)
+        source = self.open_data(of_complex=True)
         request = self._request_of(source)
         if request.privacy is not None and self.source.nodes is None:
             return posed(request, source, self.resources(), self.run.store)  # what it chooses is public
@@ -492,7 +512,7 @@ class RunConfig(ConfigTable):
     def problem(self) -> Problem:
         """The source opened and everything checked; nothing read yet, unless iteration_rank = "auto" is new."""
         self._require_stored()
-        source = self._open_data(of_complex=True)
+        source = self.open_data(of_complex=True)
         if self.source.nodes is not None:
             self._require_threads()
             return make_problem(source, self._request_of(source), start=self._find_start())
@@ -504,12 +524,18 @@ class RunConfig(ConfigTable):
         others = (table.aspect(source) for table in self.of_others.values())
         return replace(self.request(), aspects=(*asked(source, None, attributes(self.source, *keywords)), *others))
 
-    def _open_data(self, *, of_complex: bool = False) -> Source:
-        """The data, or the nodes that hold them; of a private run an ingested store, or nothing."""
+    def open_data(self, *, of_complex: bool = False) -> Source:
+        """The data, if they are as expected, or the nodes that hold them; of a private run an ingested store."""
         if self.privacy is not None and self.source.nodes is None:
             from npmdask.privacy.matrix_release import require_store
 
             require_store(self.source.place)
+        if self.expect is not None:
+            unseen = self.privacy is not None or self.source.nodes is not None
+            require(not unseen, "[expect] would tell what private data, or data of nodes, hold: leave it out")
+            from npmdask.formats.expectations import require_expected
+
+            require_expected(self.source, self.expect)
         return self.source.open(of_complex=of_complex, exact=self.privacy is None)
 
     def _require_stored(self) -> None:
@@ -582,7 +608,7 @@ class RunConfig(ConfigTable):
         from npmdask.federated.node import make_node
 
         self._require_node()
-        return make_node(self._open_data(), self.request(), Path(str(self.run.store)), self.resources())
+        return make_node(self.open_data(), self.request(), Path(str(self.run.store)), self.resources())
 
     def _require_node(self) -> None:
         if self.source.nodes is not None:

@@ -332,7 +332,7 @@ def _is_done(store: Path) -> bool:
 def _is_on_other_data(config: RunConfig, store: str) -> bool:
     """Say whether a run in ``store`` was begun on data that have changed since: it can never go on."""
     spec = RunStore(store).read_spec() if Path(store).exists() else None
-    return spec is not None and spec["data"].get("fingerprint") != config.source.open().fingerprint
+    return spec is not None and spec["data"].get("fingerprint") != config.open_data().fingerprint
 
 
 def _has_answer(store: Path) -> bool:
