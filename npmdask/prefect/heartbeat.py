@@ -44,7 +44,7 @@ FROM_A_WORKER = "PREFECT__FLOW_RUN_ID"  # set by Prefect in a process that was s
 def tended(function: Made) -> Made:
     """For a flow: it beats while it runs, and ends as its keeper expects.
 
-    * Relative paths of a scheduled run start where those of its configuration do, and not in the empty temporary folder
+    * Relative paths of a scheduled run start at the folder of ``schedules.toml``, and not in the empty temporary folder
       in which Prefect starts it.
     * What went away and may come back (a cluster, an object store, a full disk, the Prefect server) is a crash: the
       keeper starts it again.

@@ -8,6 +8,7 @@ Every LOOK seconds:
   took it, is marked as crashed;
 * a run that has crashed is scheduled again, under the same id, after a pause that grows with every time; its process
   goes on from the last commit of its store, or says after some times why it does not;
+* how runs end is told to the webhook of the table ``[notify]``, by an automation of the server;
 * of ticks that were missed while everything was down, only the newest runs.
 
 There may be several keepers, or none for a while: every change is a transition that the server accepts once, and a run
@@ -22,6 +23,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from os.path import expandvars
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -31,6 +34,7 @@ from npmdask.prefect.programs import FOLDER, POOL, announce, apply_settings, cou
 apply_settings()
 
 from httpx import HTTPError
+from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.filters import (
@@ -43,15 +47,21 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import DeploymentSort, FlowRunSort
 from prefect.deployments.runner import DeploymentApplyError
+from prefect.events.actions import CallWebhook
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled, Crashed, Failed, Scheduled
+from prefect.types import SecretDict
 from prefect.types.entrypoint import EntrypointType
+from pydantic import SecretStr
 
 from npmdask.core.checkpoint.logging import open_log
 from npmdask.errors import BadInputError
 from npmdask.prefect.heartbeat import BEAT, EVENT
-from npmdask.prefect.schedules import Planned, read_schedules
+from npmdask.prefect.parameters import ZONE
+from npmdask.prefect.schedules import NotifyTable, Planned, read_file, read_schedules
 
 LOOK = 5.0  # seconds between two looks
 SILENCE = timedelta(seconds=4 * BEAT)  # without a sign of life: dead; by then a store may be taken from who hangs
@@ -69,6 +79,7 @@ class Reconciler:
         self._schedules = schedules
         self._read: float | None = None  # time of the file, as it was read last
         self._planned: list[Planned] | None = None  # what it said when it was last good
+        self._told: NotifyTable | None = None
         self._since = datetime.now(UTC)  # when the server was last found answering after it was not
         self._lost = True
         self._crashes: dict[UUID, int] = {}  # of runs, since they last ran for long
@@ -96,7 +107,7 @@ class Reconciler:
         changed = _time_of(self._schedules)
         if changed != self._read:
             try:
-                self._planned = read_schedules(self._schedules)
+                self._planned, self._told = read_schedules(self._schedules), read_file(self._schedules).notify
                 names = ", ".join(one.name for one in self._planned) or "none"
                 say(f"{counted(len(self._planned), 'schedule')} of {self._schedules}: {names}")
             except BadInputError as error:
@@ -104,6 +115,7 @@ class Reconciler:
             self._read = changed
         if self._planned is not None:
             apply(client, self._planned)
+            notify(client, self._told)
 
     def _require_life(self, client: SyncPrefectClient, run: FlowRun, now: datetime) -> None:
         assert run.state is not None
@@ -161,9 +173,38 @@ def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
         client.delete_deployment(there[name].id)
 
 
+NOTIFICATIONS = "npmdask: notifications"  # the name of the automation
+PAYLOAD = '{"text": {{ "%s: %s: %s" | format(flow_run.name, flow_run.state.name, flow_run.state.message) | tojson }}}'
+
+
+def notify(client: SyncPrefectClient, asked: NotifyTable | None) -> None:
+    """Let an automation of Prefect post to a webhook how runs of schedules end; none, where nothing is asked for."""
+    version = asked and sha256(f"{asked} {PAYLOAD}".encode()).hexdigest()[:12]
+    known = client.read_automations_by_name(NOTIFICATIONS)
+    if [one.description for one in known] == [version] * bool(asked):
+        return
+    for one in known:
+        client.delete_automation(one.id)
+    if asked is not None:
+        hook: Any = Webhook(
+            url=SecretStr(expandvars(asked.url)), headers=SecretDict({"Content-Type": "application/json"})
+        )
+        trigger = EventTrigger(
+            expect={f"prefect.flow-run.{state.title()}" for state in asked.on},
+            match_related=ResourceSpecification({"prefect.resource.id": f"prefect.tag.{TAG}"}),
+            for_each={"prefect.resource.id"},
+            posture=Posture.Reactive,
+            threshold=1,
+        )
+        post = CallWebhook(block_document_id=hook.save("npmdask-notify", overwrite=True, _sync=True), payload=PAYLOAD)
+        client.create_automation(
+            AutomationCore(name=NOTIFICATIONS, description=str(version), trigger=trigger, actions=[post])
+        )
+
+
 def _variables(one: Planned) -> dict[str, Any]:
     """Return the job variables that a worker gives the processes of its runs."""
-    return {"env": {FOLDER: str(one.folder)}}
+    return {"env": {FOLDER: str(one.folder), ZONE: one.timezone}}
 
 
 def _deploy(client: SyncPrefectClient, one: Planned) -> UUID:

@@ -4,12 +4,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
 from prefect.exceptions import ParameterTypeError
+from prefect.runtime import flow_run
 from prefect.utilities.callables import get_call_parameters
 from pydantic import Field, ValidationError, WrapValidator
 from pydantic.json_schema import SkipJsonSchema
@@ -21,7 +23,7 @@ from npmdask.core.checkpoint.reader import KEY
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.runs.restore import require_same_run
 from npmdask.core.storage.paths import NAME, is_url, place_of_store, require_name, require_no_link, require_no_password
-from npmdask.errors import BadInputError, RefusedError, closest, shown_value, wrong_value
+from npmdask.errors import BadInputError, RefusedError, closest, require, shown_value, wrong_value
 from npmdask.rotations.presentation import PART
 
 
@@ -233,6 +235,63 @@ def at_store(config: RunConfig, run_id: str) -> RunConfig:
     return config.model_copy(update={"run": config.run.model_copy(update={"store": store})})
 
 
+DAY = re.compile(r"\d{4}-\d\d-\d\d")
+DATE = "{date}"  # in source.path: the day of a partition of the data
+ZONE = "NPMDASK_TIMEZONE"  # of the schedule of a run, in which its day is that of its tick
+PREVIOUS = "previous"
+
+
+def due(
+    config: Any,
+    k: Any = None,
+    *,
+    fresh: bool = False,
+    date: str | None = None,
+    align_to: str | None = None,
+    run_id: str | None = None,
+    **given: Any,
+) -> tuple[RunConfig, bool | None]:
+    """Return the configuration of the run that the parameters of the flow ``npm`` ask for, and whether it is answered;
+    None: it is none of numbered runs.
+
+    Raises
+    ------
+    BadInputError
+        A day is given for data that are not of days, or none that there is.
+    RefusedError
+        The store is a URL, below which runs are not numbered.
+    """
+    follows = align_to == PREVIOUS
+    made = configuration(config, k, run_id=run_id, align_to=None if follows else align_to, **given)
+    if DATE in made.source.path:
+        made, fresh = of_day(made, day_of(date)), True
+    elif date is not None:
+        raise BadInputError(f"date = {date!r} is for data of days: write {DATE} into source.path, where files have it")
+    if not fresh:
+        require(not follows, f"align_to = {PREVIOUS!r} follows the run before: ask for fresh, or name a store")
+        return made, None
+    same = already_answered(made, follows=follows)
+    return same or numbered(made, name_of_run(made, run_id), follows=follows), same is not None
+
+
+def of_day(config: RunConfig, day: str) -> RunConfig:
+    """The configuration of one day of data that lie in a file or folder for each, its runs in a folder of the day."""
+    source = config.source.model_copy(update={"path": config.source.path.replace(DATE, day)})
+    run = config.run.model_copy(update={"store": f"{config.run.store}/{day}"})
+    return config.model_copy(update={"source": source, "run": run})
+
+
+def day_of(given: str | None) -> str:
+    """Return the day that is given, or that of the tick, or the one before."""
+    if given in (None, "today", "yesterday"):
+        tick = flow_run.scheduled_start_time.astimezone(ZoneInfo(os.environ.get(ZONE, "UTC")))
+        return str(tick.date() - timedelta(days=given == "yesterday"))
+    try:
+        return str(date.fromisoformat(str(given)))
+    except ValueError:
+        raise BadInputError(f"date = {given!r}: give a day, like 2026-11-27, or today or yesterday") from None
+
+
 def numbered(config: RunConfig, run_id: str, *, follows: bool = False) -> RunConfig:
     """The configuration with the store of the run that is due: one below the store that it has.
 
@@ -255,10 +314,26 @@ def numbered(config: RunConfig, run_id: str, *, follows: bool = False) -> RunCon
 
 def _at_number(config: RunConfig, store: str, *, follows: bool) -> RunConfig:
     changed: dict[str, Any] = {"run": config.run.model_copy(update={"store": store})}
-    before = [path for path in _numbers(Path(store).parent) if path.name < Path(store).name and _has_answer(path)]
-    if follows and before:
-        changed["report"] = config.report.model_copy(update={"align_to": str(before[-1])})
+    if follows:
+        spec = RunStore(store).read_spec() if Path(store).exists() else None  # a run that was begun stays as it is
+        before = _before(Path(store)) if spec is None else spec.get("report", {}).get("align_to")
+        changed["report"] = config.report.model_copy(update={"align_to": before and str(before)})
     return config.model_copy(update=changed)
+
+
+def _before(store: Path) -> Path | None:
+    """The last run with an answer; of the first one of a day that of the day before, or else after it."""
+    home = store.parent
+    before = [path for path in _numbers(home) if path.name < store.name and _has_answer(path)]
+    if before or not DAY.fullmatch(home.name):
+        return before[-1] if before else None
+    days = _answered_days(home.parent)
+    earlier = [day for day in days if day.name < home.name]
+    return (earlier[-1] if earlier else days[0]) / LATEST if days else None
+
+
+def _answered_days(home: Path) -> list[Path]:
+    return sorted(day for day in home.iterdir() if DAY.fullmatch(day.name) and (day / LATEST).exists())
 
 
 def next_store(home: Path) -> str:
@@ -295,26 +370,38 @@ def already_answered(config: RunConfig, *, follows: bool = False) -> RunConfig |
 LATEST = "latest"
 
 
-def point_to(store: str | Path, facts: Mapping[str, Any]) -> None:
+def point_to(store: str | Path) -> None:
     """Let ``latest.json`` and the link ``latest`` beside a numbered store name it, each replaced as a whole.
 
-    Readers follow either: what they open is the last run that has ended well.
+    Readers follow either: what they open is the last run that has ended well; above folders of days, that of the last
+    day, whichever was computed last.
     """
     store = Path(store)
-    link = store.with_name(LATEST)
-    if not store.name.isdigit() or not _has_answer(store) or (link.exists() and not link.is_symlink()):
+    if not store.name.isdigit() or not _has_answer(store):
         return
-    spec = RunStore(store).read_spec() or {}
+    spec, (_, result) = RunStore(store).read_spec() or {}, RunStore(store).read_part("result") or ({}, {})
     said = {"store": str(store.absolute()), "run": store.name, "fingerprint": spec["data"].get("fingerprint")}
-    said |= {"sentence": facts["sentence"], "time": datetime.now(UTC).isoformat(timespec="seconds")}
-    for name, make in (
-        (f"{LATEST}.json", lambda aside: aside.write_text(json.dumps(said, indent=1) + "\n")),
-        (LATEST, lambda aside: aside.symlink_to(store.name)),
-    ):
-        aside = store.with_name(f".{name}.{os.getpid()}")
+    said |= {"sentence": Outcome(**result["outcome"]).sentence}
+    said |= {"time": datetime.now(UTC).isoformat(timespec="seconds")}
+    home = store.parent
+    _replace_latest(home, json.dumps(said, indent=1) + "\n", store.name)
+    while DAY.fullmatch(home.name):  # until no later day has come meanwhile
+        newest = _answered_days(home.parent)[-1]
+        said_of_it, run = (newest / f"{LATEST}.json").read_text(), (newest / LATEST).readlink()
+        _replace_latest(home.parent, said_of_it, f"{newest.name}/{run}")
+        if newest == _answered_days(home.parent)[-1]:
+            return
+
+
+def _replace_latest(home: Path, said: str, target: str) -> None:
+    link = home / LATEST
+    if link.exists() and not link.is_symlink():
+        return
+    for name, make in ((f"{LATEST}.json", lambda at: at.write_text(said)), (LATEST, lambda at: at.symlink_to(target))):
+        aside = home / f".{name}.{os.getpid()}"
         aside.unlink(missing_ok=True)
         make(aside)
-        os.replace(aside, store.with_name(name))
+        os.replace(aside, home / name)
 
 
 def _numbers(home: Path) -> list[Path]:

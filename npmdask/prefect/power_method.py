@@ -24,11 +24,9 @@ from npmdask.prefect.parameters import (
     OptionalRunId,
     RunId,
     Source,
-    already_answered,
     at_store,
-    configuration,
+    due,
     name_of_run,
-    numbered,
     point_to,
     require_no_other_flow,
     said,
@@ -46,8 +44,6 @@ from npmdask.prefect.tasks import (
     step,
     validate,
 )
-
-PREVIOUS = "previous"
 
 
 @flow(
@@ -92,6 +88,9 @@ def npm(
     ] = None,
     grid: Annotated[str | None, said("rows x columns of images in the report, e.g. 28x28")] = None,
     fresh: Annotated[bool, said("compute a new run at every call, in numbered stores, for data that change")] = False,
+    date: Annotated[
+        str | None, said("day of the data, in place of {date} in source.path: like 2026-11-27, today or yesterday")
+    ] = None,
     store: Annotated[str | None, said("folder or URL of the run, instead of runs/NAME or the one configured")] = None,
     changes: Changes = None,
     run_id: OptionalRunId = None,
@@ -144,7 +143,7 @@ def npm(
     align_to : str, optional
         The store of an earlier run, in whose order and with whose signs the components are reported and exported; the
         report says how far each one turned, and warns where their space moved. With ``fresh`` "previous" is the run
-        before (none the first time).
+        before (none the first time), of days that of the day before.
     colour : str, optional
         What rows are coloured by in the report: the name or number (from 0) of a column, or the path of a file with a
         value for each row.
@@ -154,6 +153,10 @@ def npm(
         A new run at every call, in numbered folders below the store, of data that have changed since: for schedules. A
         run that was killed is finished first; of data that have not changed the last answer is given again. The link
         "latest", and latest.json, name the last run with an answer.
+    date : str, optional
+        Of data that lie in a file for each day, ``source.path`` with ``{date}`` in it: the day, like "2026-11-27". By
+        default that of the tick, in the time zone of the schedule; "yesterday": the one before. The runs of a day are
+        numbered in a folder of its own below the store, as with ``fresh``; "latest" names that of the last day.
     store : str, optional
         Folder or URL of the run. By default that of the configuration, or ``runs/NAME`` with the name of the run or of
         the data.
@@ -190,23 +193,18 @@ def npm(
     how |= {"missing": missing, "missing_limit": missing_limit, "missing_values": missing_values, "tol": tol}
     how |= {"memory": memory, "device": device, "seed": seed, "rotate": rotate, "colour": colour, "grid": grid}
     how |= {"row_weights": row_weights, "column_weights": column_weights}
-    how |= {"align_to": None if fresh and align_to == PREVIOUS else align_to}
-    made = configuration(config, k, store=store, changes=changes, run_id=run_id, **how)
+    how |= {"align_to": align_to, "fresh": fresh, "date": date}
+    made, answered = due(config, k, store=store, changes=changes, run_id=run_id, **how)
     run_id = name_of_run(made, run_id)
-    if fresh:
-        same = already_answered(made, follows=align_to == PREVIOUS)
-        if same is not None:
-            get_run_logger().info(
-                f"the data have not changed since {same.run.store}: its answer holds, and is given again"
-            )
-        made = same or numbered(made, run_id, follows=align_to == PREVIOUS)
+    if answered:
+        get_run_logger().info(f"the data have not changed since {made.run.store}: its answer holds, and is given again")
     require_no_other_flow(made)
     validate(made)
     made = plan(made, run_id)
     facts = iterate(made, run_id)
     state = reported(run_id, facts)
-    if fresh and facts["answered"]:
-        point_to(facts["store"], facts)
+    if answered is not None:
+        point_to(facts["store"])
     return state
 
 

@@ -76,11 +76,23 @@ def _timezone_hint(timezone: str) -> str:
     return closest(timezone, [name for name in available_timezones() if "/" in name] + ["UTC"])[:100]
 
 
+class NotifyTable(BaseModel):
+    """The table of notifications."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str = Field(description="webhook to which a line of JSON is posted; $NAME is taken from the environment")
+    on: list[Literal["failed", "crashed", "late", "completed"]] = Field(
+        ["failed", "crashed"], description="states of runs that are told"
+    )
+
+
 class File(BaseModel):
     """The whole file."""
 
     model_config = ConfigDict(extra="forbid")
 
+    notify: NotifyTable | None = Field(None, description="where the end of runs is told")
     schedule: list[ScheduleEntry] = Field(default_factory=list, description="one table for each schedule")
 
 
@@ -139,7 +151,8 @@ class Planned:
     data: str  # what it reads
     at_once: int
     version: str  # of all of it
-    folder: Path  # where relative paths of its runs start
+    folder: Path  # of the file: where relative paths of its runs start
+    timezone: str
     begins: bool  # with a first run as soon as it is known, not only after its time
 
     def timing(self, now: datetime) -> str:
@@ -203,8 +216,17 @@ def read_schedules(path: Path | str) -> list[Planned]:
         Something is wrong; the sentence names the file and the schedule.
     """
     path = Path(path).absolute()
+    file = read_file(path)
+    names = [entry.name for entry in file.schedule]
+    for name in names:
+        require(names.count(name) <= 1, f"{path}: two schedules are called {name!r}; rename one")
+    return [_plan_entry(entry, path.parent) for entry in file.schedule]
+
+
+def read_file(path: Path) -> File:
+    """The tables of a file. Raises BadInputError, which names it."""
     try:
-        file = File.model_validate(parse_toml(path.read_text(), str(path)))
+        return File.model_validate(parse_toml(path.read_text(), str(path)))
     except OSError as error:
         raise BadInputError(
             f"{path} cannot be read: {error.strerror}. Name a file of schedules, or let `npmdask serve --example "
@@ -214,10 +236,6 @@ def read_schedules(path: Path | str) -> list[Planned]:
         raise BadInputError(f"{path} is not a TOML file: it is not UTF-8 text") from None
     except ValidationError as error:
         raise BadInputError(f"{path}: {sentences(error, File)}") from error
-    names = [entry.name for entry in file.schedule]
-    for name in names:
-        require(names.count(name) <= 1, f"{path}: two schedules are called {name!r}; rename one")
-    return [_plan_entry(entry, path.parent) for entry in file.schedule]
 
 
 def _plan_entry(entry: ScheduleEntry, folder: Path) -> Planned:
@@ -227,7 +245,7 @@ def _plan_entry(entry: ScheduleEntry, folder: Path) -> Planned:
     if entry.config is not None:
         store = folder / entry.store if entry.store else Path("runs", str(parameters["run_id"]))
         file = Path(normpath(folder / entry.config))
-        config, folder = at_store(load_config(file, store=str(store)), str(parameters["run_id"])), file.parent
+        config = at_store(load_config(file, store=str(store)), str(parameters["run_id"]))
         if flow is streaming_update:
             config = for_ticks(config)
         parameters, data = {**parameters, "config": config.model_dump(mode="json")}, _data_of(config)
@@ -241,7 +259,7 @@ def _plan_entry(entry: ScheduleEntry, folder: Path) -> Planned:
     if path := (parameters.get("changes") or {}).get("source.path"):
         data = _absolute(str(path), folder)
     return Planned(
-        **attributes(entry, "name", "paused", "at_once"),
+        **attributes(entry, "name", "paused", "at_once", "timezone"),
         flow=flow,
         when=when,
         parameters=parameters,

@@ -23,7 +23,7 @@ from npmdask.errors import NpmdaskError, warnings_to
 from npmdask.manage.report import summary, write_report
 from npmdask.planning.plan import Plan, plan_lines
 from npmdask.prefect.heartbeat import require_progress
-from npmdask.prefect.parameters import configuration, name_of_run, require_no_other_flow
+from npmdask.prefect.parameters import DATE, configuration, day_of, name_of_run, of_day, require_no_other_flow
 from npmdask.prefect.publish import PLAN, Publisher, show, try_to
 from npmdask.prefect.reports import URL, page_url
 from npmdask.report import Report, Text, as_markdown
@@ -62,7 +62,8 @@ def subject(parameters: Mapping[str, Any]) -> str:
     """Return what the parameters of a flow or task are about; nothing where they do not say."""
     if parameters.get("config") is not None:
         given = {name: parameters[name] for name in (*SHORT, "config", "store", "changes") if name in parameters}
-        return what_runs(configuration(**given))
+        made = configuration(**given)
+        return what_runs(of_day(made, day_of(parameters.get("date"))) if DATE in made.source.path else made)
     return _job_text(parameters) or str(parameters.get("run_id") or parameters.get("name") or "")
 
 

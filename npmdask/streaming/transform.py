@@ -84,7 +84,9 @@ def components_of(store: str | Path) -> StoredComponents:
             f"{store} holds complex components, and only real scores can be written: compute the scores in Python, "
             f"as npmdask.resume({str(store)!r}).scores(rows)"
         )
-    return components_of_run(held, spec, result[0]["basis"])
+    shown = held.read_part("presentation")  # in the order and with the signs of an earlier run: as they are reported
+    turned = shown is not None and "basis" in shown[0] and shown[1]["asked"].get("rotate") in (None, "procrustes")
+    return components_of_run(held, spec, shown[0]["basis"] if shown and turned else result[0]["basis"])
 
 
 BATCH_BYTES = 16 * 2**20  # of rows as float64

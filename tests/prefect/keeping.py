@@ -1,16 +1,19 @@
 """What tests/prefect/test_keeper.py runs in a process of its own: a keeper, a real Prefect server, made-up runs."""
 
 import json
+import os
 import sys
+import threading
 import time
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import Completed, Crashed, Pending, Running, Scheduled
+from prefect.states import Completed, Crashed, Failed, Pending, Running, Scheduled
 
 from npmdask.prefect import heartbeat, keeper
 from npmdask.prefect.server import local_server
@@ -129,6 +132,44 @@ def lives(client: SyncPrefectClient) -> dict[str, str]:
     return found
 
 
+def told(client: SyncPrefectClient, folder: Path) -> dict[str, Any]:
+    """What a webhook on loopback hears of runs that end, by the table that the page of schedules prints."""
+    heard: list[str] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    os.environ["NIGHTS_WEBHOOK"] = f"http://127.0.0.1:{server.server_port}/hook"
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "operations.md").read_text()
+    table = page[page.index("[notify]") :].partition("```")[0]
+    file, known = folder / "told.toml", []
+    one = keeper.Reconciler(file)
+    for text in (table, table, ""):
+        file.write_text(text + ENTRY.format(name="a", cron="0 2 * * *"))
+        one._read = None
+        one.tend(client)
+        known.append([str(made.id) for made in client.read_automations_by_name(keeper.NOTIFICATIONS)])
+        if text and len(known) == 2:
+            time.sleep(2)  # until the server knows the automation
+            for state in (Failed(message='it said "no"'), Completed(), Crashed(message="gone")):
+                client.set_flow_run_state(run_of(client, Scheduled()), state)  # forced, it would be no event
+            deadline = time.monotonic() + 60
+            while len(heard) < 2:
+                assert time.monotonic() < deadline, heard
+                time.sleep(0.2)
+            time.sleep(1)
+    server.shutdown()
+    return {"heard": sorted(heard), "known": known}
+
+
 def ticks(client: SyncPrefectClient, folder: Path) -> list[str]:
     """What becomes of the first ticks of a schedule whose times went by while nobody looked."""
     (folder / "every.toml").write_text(
@@ -154,7 +195,7 @@ def due_at(client: SyncPrefectClient, now: datetime) -> list[FlowRun]:
 def main(folder: Path) -> None:
     with local_server(), get_client(sync_client=True) as client:
         found: dict[str, Any] = {"moved": moved(client, folder), "schedules": schedules(client, folder)}
-        found |= {"lives": lives(client), "ticks": ticks(client, folder)}
+        found |= {"lives": lives(client), "told": told(client, folder), "ticks": ticks(client, folder)}
     print(json.dumps(found))
 
 

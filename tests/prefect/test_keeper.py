@@ -17,7 +17,7 @@ def test_schedules_follow_the_file_and_runs_that_died_start_again(shop: Shop) ->
 
     before, after = found["moved"]["before"], found["moved"]["after"]
     assert before[0] == "flows.topics.topics" and after[0] == "npmdask.prefect.staged_runs.topics"
-    assert (before[1], after[1]) == ({}, {"env": {"NPMDASK_FOLDER": str(shop.folder)}})
+    assert (before[1], after[1]) == ({}, {"env": {"NPMDASK_FOLDER": str(shop.folder), "NPMDASK_TIMEZONE": "UTC"}})
     assert before[2:] == after[2:], "nothing else of it is touched: its schedule goes on"
 
     seen = found["schedules"]
@@ -40,5 +40,10 @@ def test_schedules_follow_the_file_and_runs_that_died_start_again(shop: Shop) ->
     assert lives["over"].startswith("Completed") and lives["over, called crashed"] == lives["over"]
     assert lives["silent, later"].startswith("AwaitingRetry: goes on from its last commit (no sign of life")
     assert lives["silent, in the end"].startswith("Failed: crashed 3 times without lasting 60 s; the last time: again")
+
+    heard = [json.loads(line)["text"] for line in found["told"]["heard"]]
+    assert [line.partition(": ")[2] for line in heard] == ["Crashed: gone", 'Failed: it said "no"'], "and nothing else"
+    first, same, none = found["told"]["known"]
+    assert len(first) == 1 and same == first and none == [], "one automation, kept while the table is as it was"
 
     assert len(found["ticks"]) >= 3 and set(found["ticks"]) == {"Cancelled"}

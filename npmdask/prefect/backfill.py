@@ -1,0 +1,97 @@
+"""Run a schedule for days that are past: each day once, what is done already is skipped."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import date, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled
+
+from npmdask.config import RunConfig
+from npmdask.core.runs.progress import ProgressBar
+from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, require
+from npmdask.prefect.parameters import DATE, due, point_to
+from npmdask.prefect.power_method import npm
+from npmdask.prefect.programs import say
+from npmdask.prefect.schedules import Planned, read_schedules
+
+LOOK = 1.0  # seconds between two looks at a run
+
+
+def backfill(schedules: Path, name: str, first: date, last: date) -> int:
+    """Run the schedule ``name`` for each day from ``first`` to ``last``, one after the other; return the exit code.
+
+    With a Prefect server (PREFECT_API_URL) as runs of its deployment, else in this process. Interrupted, or killed, it
+    leaves whole days; called again it goes on.
+
+    Raises
+    ------
+    NpmdaskError
+        Some days failed: the sentence names them. The others are done.
+    """
+    known = {one.name: one for one in read_schedules(schedules)}
+    require(name in known, f"{schedules} has no schedule {name!r}: {closest(name, [*known])}")
+    one = known[name]
+    if one.flow is not npm or DATE not in one.parameters["config"]["source"]["path"]:
+        raise BadInputError(
+            f"{name} has no days: it needs the flow npm, and {DATE} in source.path of its configuration"
+        )
+    require(first <= last, f"--from {first} comes after --to {last}: no day lies between them")
+    os.chdir(one.folder)  # where relative paths of its parameters start
+    days = [str(first + timedelta(days=n)) for n in range((last - first).days + 1)]
+    failed: dict[str, str] = {}
+    with ExitStack() as stack:
+        run: Callable[[str, RunConfig], str] = _here
+        if os.environ.get("PREFECT_API_URL"):
+            run = partial(_there, stack.enter_context(get_client(sync_client=True)), one)
+        for day in days:
+            try:
+                made, answered = due(**one.parameters | {"date": day})
+                wrong = "" if answered else run(day, made)
+                point_to(str(made.run.store))
+            except (BadInputError, RefusedError) as error:
+                wrong = str(error)
+            say(f"{day}: {wrong or ('is done already' if answered else 'done')}")
+            failed |= {day: wrong} if wrong else {}
+    if failed:
+        raise NpmdaskError(f"{len(failed)} of {len(days)} days failed, the others are done: {', '.join(failed)}")
+    return 0
+
+
+def _here(day: str, made: RunConfig) -> str:
+    """Run a day in this process; return why it failed."""
+    solution: Any = made.solve(ProgressBar())
+    return "" if solution.answered else str(solution.outcome.sentence)
+
+
+def _there(client: SyncPrefectClient, one: Planned, day: str, _: RunConfig) -> str:
+    """Let a worker run a day, and wait for its end. A run of this day that an earlier call began is taken up."""
+    try:
+        deployment = client.read_deployment_by_name(f"{one.flow.name}/{one.name}").id
+    except ObjectNotFound:
+        raise BadInputError(f"the Prefect server has no schedule {one.name}: serve its file first") from None
+    ours = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment]))
+    begun = [run for run in client.read_flow_runs(flow_run_filter=ours) if run.parameters.get("date") == day]
+    run: Any = next((run for run in begun if not _is_over(run)), None)
+    run = run or client.create_flow_run_from_deployment(deployment, parameters={"date": day})
+    try:
+        while not _is_over(run):
+            time.sleep(LOOK)
+            run = client.read_flow_run(run.id)
+    except KeyboardInterrupt:
+        if not run.state.is_running():
+            client.set_flow_run_state(run.id, Cancelled(message="the backfill was interrupted"))
+        raise
+    return "" if run.state.is_completed() else str(run.state.message)
+
+
+def _is_over(run: Any) -> bool:
+    """Say whether a run has ended; the keeper starts one that crashed again."""
+    return bool(run.state.is_final() and not run.state.is_crashed())
