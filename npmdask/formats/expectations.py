@@ -30,6 +30,7 @@ pa = Later("pyarrow", "ingest")
 pa_compute = Later("pyarrow.compute", "ingest")
 pa_parquet = Later("pyarrow.parquet", "ingest")
 
+Counts = tuple[dict[str, int], int]  # of missing values by column, and of rows
 KINDS = {"i": "integer", "u": "integer", "f": "number", "b": "boolean"}  # of NumPy, in words of [expect]
 
 
@@ -91,7 +92,7 @@ class _Array:
         """Say which columns are of another type."""
         return _unlike(dict.fromkeys(types, KINDS.get(self._source.dtype.kind, str(self._source.dtype))), types)
 
-    def missing(self, marks: Sequence[float], _: Iterable[str], *, read: bool) -> tuple[dict[str, int], int]:
+    def missing(self, marks: Sequence[float], _: Iterable[str], *, read: bool) -> Counts:
         """Count missing values of columns, if these are to be read, and rows."""
         source, rows = self._source, self._source.shape[0]
         if not read or (source.dtype.kind in "iub" and not marks):
@@ -118,7 +119,7 @@ class _Table(_Array):
             else:
                 yield from _unlike({name: _word_of(part.field(name).type) for name in types}, types)
 
-    def missing(self, marks: Sequence[float], shares: Iterable[str], *, read: bool) -> tuple[dict[str, int], int]:
+    def missing(self, marks: Sequence[float], shares: Iterable[str], *, read: bool) -> Counts:
         with tempfile.TemporaryDirectory() as spool:
             source: Any = open_file(self._path, None, "nan", None, Path(spool))
             if not read and source.rows is not None:
@@ -135,9 +136,7 @@ def _names_in(labels: Labels | None) -> list[str]:
     return [str(name) for name in axes[0].values] if len(axes) == 1 and axes[0].values is not None else []
 
 
-def _count(
-    batches: Iterator[np.ndarray], marks: Sequence[float], names: Sequence[str], columns: int
-) -> tuple[dict[str, int], int]:
+def _count(batches: Iterator[np.ndarray], marks: Sequence[float], names: Sequence[str], columns: int) -> Counts:
     """Count missing values of each column, and rows."""
     counts, rows = np.zeros(columns, np.int64), 0
     for batch in batches:
@@ -148,10 +147,9 @@ def _count(
 
 def _word_of(type_: Any) -> str:
     """The word of [expect] for a type of Arrow; its own name where there is none."""
-    type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
-    text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
-    date = pa.types.is_date(type_) or pa.types.is_timestamp(type_)
-    return KINDS.get(kind_of(type_)) or ("date" if date else "text" if text else str(type_))
+    name = str(type_)
+    text = name.startswith(("string", "large_string", "dictionary<values=string"))
+    return KINDS.get(kind_of(type_), "text" if text else "date" if name.startswith(("date", "timestamp")) else name)
 
 
 def _unlike(found: Mapping[str, str], types: Mapping[str, str]) -> Iterator[str]:
@@ -161,18 +159,15 @@ def _unlike(found: Mapping[str, str], types: Mapping[str, str]) -> Iterator[str]
 
 
 def _unparsed(tables: Iterator[Any], types: Mapping[str, str]) -> Iterator[str]:
-    """Say which columns of text hold values that are not what is expected, with the first of them."""
+    """Say which column of text holds a value that is not what is expected: the first one."""
     known = {"number": pa.float64(), "integer": pa.int64(), "boolean": pa.bool_(), "date": pa.timestamp("us")}
-    left = {name: known[word] for name, word in types.items() if word in known}
-    for table in tables:
-        for name in list(left):
-            column = table.column(name)
-            if types[name] == "number":  # which may have decimal commas
-                column = pa_compute.replace_substring(column, ",", ".")
+    for table, name in ((table, name) for table in tables for name, word in types.items() if word in known):
+        point = "." if types[name] == "number" else ","  # numbers may have decimal commas
+        column = pa_compute.replace_substring(table.column(name), ",", point)
+        try:
             empty = pa_compute.is_in(column, value_set=pa.array(missing_words()))
-            try:
-                pa_compute.if_else(empty, None, column).cast(left[name])
-            except pa.ArrowInvalid as error:
-                value = str(error).partition("'")[2].rpartition("'")[0]
-                yield f"{name} holds {value!r}, and {types[name]} is expected"
-                del left[name]
+            pa_compute.if_else(empty, None, column).cast(known[types[name]])
+        except pa.ArrowInvalid as error:
+            value = str(error).partition("'")[2].rpartition("'")[0]
+            yield f"{name} holds {value!r}, and {types[name]} is expected"
+            return

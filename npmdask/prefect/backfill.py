@@ -2,14 +2,11 @@
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import date, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled
@@ -46,49 +43,47 @@ def backfill(schedules: Path, name: str, first: date, last: date) -> int:
     require(first <= last, f"--from {first} comes after --to {last}: no day lies between them")
     os.chdir(one.folder)  # where relative paths of its parameters start
     days = [str(first + timedelta(days=n)) for n in range((last - first).days + 1)]
-    failed: dict[str, str] = {}
-    with ExitStack() as stack:
-        run: Callable[[str, RunConfig], str] = _here
-        if os.environ.get("PREFECT_API_URL"):
-            run = partial(_there, stack.enter_context(get_client(sync_client=True)), one)
-        for day in days:
-            try:
-                made, answered = due(**one.parameters | {"date": day})
-                wrong = "" if answered else run(day, made)
-                point_to(str(made.run.store))
-            except (BadInputError, RefusedError) as error:
-                wrong = str(error)
-            say(f"{day}: {wrong or ('is done already' if answered else 'done')}")
-            failed |= {day: wrong} if wrong else {}
+    failed: list[str] = []
+    run = _there if os.environ.get("PREFECT_API_URL") else _here
+    for day in days:
+        try:
+            made, answered = due(**one.parameters | {"date": day})
+            wrong = "" if answered else run(made, one, day)
+            point_to(str(made.run.store))
+        except (BadInputError, RefusedError) as error:
+            wrong = str(error)
+        say(f"{day}: {wrong or ('is done already' if answered else 'done')}")
+        failed += [day] * bool(wrong)
     if failed:
         raise NpmdaskError(f"{len(failed)} of {len(days)} days failed, the others are done: {', '.join(failed)}")
     return 0
 
 
-def _here(day: str, made: RunConfig) -> str:
+def _here(made: RunConfig, *_: Any) -> str:
     """Run a day in this process; return why it failed."""
     solution: Any = made.solve(ProgressBar())
     return "" if solution.answered else str(solution.outcome.sentence)
 
 
-def _there(client: SyncPrefectClient, one: Planned, day: str, _: RunConfig) -> str:
+def _there(made: RunConfig, one: Planned, day: str) -> str:
     """Let a worker run a day, and wait for its end. A run of this day that an earlier call began is taken up."""
-    try:
-        deployment = client.read_deployment_by_name(f"{one.flow.name}/{one.name}").id
-    except ObjectNotFound:
-        raise BadInputError(f"the Prefect server has no schedule {one.name}: serve its file first") from None
-    ours = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment]))
-    begun = [run for run in client.read_flow_runs(flow_run_filter=ours) if run.parameters.get("date") == day]
-    run: Any = next((run for run in begun if not _is_over(run)), None)
-    run = run or client.create_flow_run_from_deployment(deployment, parameters={"date": day})
-    try:
-        while not _is_over(run):
-            time.sleep(LOOK)
-            run = client.read_flow_run(run.id)
-    except KeyboardInterrupt:
-        if not run.state.is_running():
-            client.set_flow_run_state(run.id, Cancelled(message="the backfill was interrupted"))
-        raise
+    with get_client(sync_client=True) as client:
+        try:
+            deployment = client.read_deployment_by_name(f"{one.flow.name}/{one.name}").id
+        except ObjectNotFound:
+            raise BadInputError(f"the Prefect server has no schedule {one.name}: serve its file first") from None
+        ours = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment]))
+        begun = [run for run in client.read_flow_runs(flow_run_filter=ours) if run.parameters.get("date") == day]
+        run: Any = next((run for run in begun if not _is_over(run)), None)
+        run = run or client.create_flow_run_from_deployment(deployment, parameters={"date": day})
+        try:
+            while not _is_over(run):
+                time.sleep(LOOK)
+                run = client.read_flow_run(run.id)
+        except KeyboardInterrupt:
+            if not run.state.is_running():
+                client.set_flow_run_state(run.id, Cancelled(message="the backfill was interrupted"))
+            raise
     return "" if run.state.is_completed() else str(run.state.message)
 
 

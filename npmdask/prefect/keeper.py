@@ -47,15 +47,11 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import DeploymentSort, FlowRunSort
 from prefect.deployments.runner import DeploymentApplyError
-from prefect.events.actions import CallWebhook
-from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-from prefect.events.schemas.events import ResourceSpecification
+from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled, Crashed, Failed, Scheduled
-from prefect.types import SecretDict
 from prefect.types.entrypoint import EntrypointType
-from pydantic import SecretStr
 
 from npmdask.core.checkpoint.logging import open_log
 from npmdask.errors import BadInputError
@@ -186,20 +182,15 @@ def notify(client: SyncPrefectClient, asked: NotifyTable | None) -> None:
     for one in known:
         client.delete_automation(one.id)
     if asked is not None:
-        hook: Any = Webhook(
-            url=SecretStr(expandvars(asked.url)), headers=SecretDict({"Content-Type": "application/json"})
-        )
-        trigger = EventTrigger(
-            expect={f"prefect.flow-run.{state.title()}" for state in asked.on},
-            match_related=ResourceSpecification({"prefect.resource.id": f"prefect.tag.{TAG}"}),
-            for_each={"prefect.resource.id"},
-            posture=Posture.Reactive,
-            threshold=1,
-        )
-        post = CallWebhook(block_document_id=hook.save("npmdask-notify", overwrite=True, _sync=True), payload=PAYLOAD)
-        client.create_automation(
-            AutomationCore(name=NOTIFICATIONS, description=str(version), trigger=trigger, actions=[post])
-        )
+        json = {"Content-Type": "application/json"}
+        hook: Any = Webhook.model_validate({"url": expandvars(asked.url), "headers": json})
+        block = hook.save("npmdask-notify", overwrite=True, _sync=True)
+        trigger = {"type": "event", "posture": "Reactive", "threshold": 1, "for_each": ["prefect.resource.id"]}
+        trigger["expect"] = [f"prefect.flow-run.{state.title()}" for state in asked.on]
+        trigger["match_related"] = {"prefect.resource.id": f"prefect.tag.{TAG}"}
+        post = {"type": "call-webhook", "block_document_id": block, "payload": PAYLOAD}
+        made = {"name": NOTIFICATIONS, "description": version, "trigger": trigger, "actions": [post]}
+        client.create_automation(AutomationCore.model_validate(made))
 
 
 def _variables(one: Planned) -> dict[str, Any]:

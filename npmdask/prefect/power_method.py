@@ -189,12 +189,7 @@ def npm(
     ...     facts = npm("samples.zarr", 10, center=True, memory="1GiB", store="runs/first")
     ...     return facts["store"]
     """
-    how: dict[str, Any] = {"kind": kind, "center": center, "scale": scale, "algorithm": algorithm, "operator": operator}
-    how |= {"missing": missing, "missing_limit": missing_limit, "missing_values": missing_values, "tol": tol}
-    how |= {"memory": memory, "device": device, "seed": seed, "rotate": rotate, "colour": colour, "grid": grid}
-    how |= {"row_weights": row_weights, "column_weights": column_weights}
-    how |= {"align_to": align_to, "fresh": fresh, "date": date}
-    made, answered = due(config, k, store=store, changes=changes, run_id=run_id, **how)
+    made, answered = due(**locals())  # all parameters
     run_id = name_of_run(made, run_id)
     if answered:
         get_run_logger().info(f"the data have not changed since {made.run.store}: its answer holds, and is given again")

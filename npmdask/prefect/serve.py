@@ -312,15 +312,6 @@ name = "example"
 flow = "npm"
 config = "example.toml"         # relative to this file
 every = 60                      # seconds; a finished run answers at once, so a tick costs nothing until the data change
-
-# [[schedule]]
-# name = "nightly-topics"
-# flow = "topics"
-# cron = "0 2 * * *"
-# timezone = "Europe/Berlin"
-# [schedule.parameters]
-# documents = "docword.txt.gz"
-# count = 20
 """,
 }
 
