@@ -426,10 +426,6 @@ class Results(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._made)
 
-    @property
-    def _allow_compute(self) -> dict[str, bool]:
-        return dict.fromkeys(self._made, True)  # what tests of xeofs ask of its container: none of these is the field
-
 
 @dataclass(eq=False, repr=False)
 class Words:
