@@ -121,6 +121,7 @@ ELSEWHERE = {
     },
     "docs/howto/missing.md": {"t =": "a formula"},
     "docs/howto/nightly-schedule.md": {
+        "npmdask backfill": "tests/prefect/test_faulty_nights.py::test_a_few_nights_with_a_fault_each",
         "npmdask serve --example": "tests/prefect/test_example.py::test_it_runs_and_everything_is_in_its_folder",
         "npmdask serve schedules": "tests/prefect/test_serve.py::"
         "test_what_dies_comes_back_and_the_run_ends_in_the_same_bits",
@@ -274,12 +275,14 @@ def test_configurations_are_valid(part: Part, tmp_path: Path, monkeypatch: pytes
     if "project" in tables:
         assert list(tables["project"]["entry-points"]) == ["npmdask.features"]
         return
-    if "schedule" in tables:
+    if tables.keys() & {"schedule", "notify"}:
         from npmdask.prefect.schedules import read_schedules
 
         Path("nightly.toml").write_text('[source]\npath = "x.zarr"\n[algorithm]\ntarget_rank = 3\n')
         Path("schedules.toml").write_text(part.text)
-        assert [one.name for one in read_schedules("schedules.toml")] == [one["name"] for one in tables["schedule"]]
+        assert [one.name for one in read_schedules("schedules.toml")] == [
+            one["name"] for one in tables.get("schedule", ())
+        ]
         return
     lacking = {"source": 'path = "x.zarr"', "algorithm": "target_rank = 3"}
     added = "".join(f"\n[{table}]\n{keys}\n" for table, keys in lacking.items() if table not in tables)
@@ -296,7 +299,7 @@ def test_flows_take_their_parameters() -> None:
     from npmdask.prefect.schedules import FLOWS
 
     lines = [part.text for part in ALL if "python -m flows." in part.text]
-    assert len(lines) > 8
+    assert len(lines) > 5
     for line in lines:
         name, *given = shlex.split(line.partition("flows.")[2])
         assert (ROOT / "flows" / f"{name}.py").is_file()
@@ -315,7 +318,7 @@ def test_alarms_name_metrics_that_are_exported() -> None:
     assert set(re.findall(r"`(npmdask_\w+)`", page)) == exported
     (groups,) = [yaml.safe_load(part.text)["groups"] for part in ALL if part.begin == "groups:"]
     rules = [rule for group in groups for rule in group["rules"]]
-    assert len(rules) == 5 and all(rule["annotations"]["summary"] for rule in rules)
+    assert len(rules) == 3 and all(rule["annotations"]["summary"] for rule in rules)
     assert not [rule for rule in rules if not set(re.findall(r"npmdask_\w+", rule["expr"])) <= exported]
 
 

@@ -133,24 +133,21 @@ def add_serve(commands: Any) -> None:
     add_serve_options(p)
     p.set_defaults(command=_serve)
     p = commands.add_parser("backfill", help="run a schedule for days that are past; days that are done are skipped")
+    add_backfill_options(p)
+    p.set_defaults(command=_serve)
+
+
+def add_backfill_options(p: Any) -> None:
+    """Options of the program that runs days that are past, which is another one."""
     p.add_argument("schedule", help="name of a schedule whose data lie in a file for each day ({date} in source.path)")
     p.add_argument("--from", dest="first", type=day, required=True, metavar="DAY", help="first day")
     p.add_argument("--to", dest="last", type=day, required=True, metavar="DAY", help="last day")
     p.add_argument("--schedules", type=Path, default=Path("schedules.toml"), help="its file (schedules.toml)")
-    p.set_defaults(command=_backfill)
 
 
 def day(text: str) -> date:
+    """Return a day of ISO 8601."""
     return date.fromisoformat(text)
-
-
-def _backfill(a: argparse.Namespace) -> int:
-    from npmdask.prefect.programs import apply_settings, exit_code
-
-    apply_settings()  # Prefect reads them when it is imported, which is now
-    from npmdask.prefect.backfill import backfill
-
-    return exit_code(lambda: backfill(a.schedules, a.schedule, a.first, a.last))
 
 
 def add_serve_options(p: Any) -> None:
@@ -172,5 +169,5 @@ def add_serve_options(p: Any) -> None:
 
 
 def _serve(a: argparse.Namespace) -> int:
-    given = a.given[a.given.index("serve") + 1 :]
-    os.execv(sys.executable, [sys.executable, "-m", "npmdask.prefect.serve", *given])
+    given = a.given[a.given.index(a.name) + 1 :]
+    os.execv(sys.executable, [sys.executable, "-m", f"npmdask.prefect.{a.name}", *given])

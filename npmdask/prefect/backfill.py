@@ -1,25 +1,42 @@
 """Run a schedule for days that are past: each day once, what is done already is skipped."""
 
+# ruff: noqa: E402  (settings come before prefect, which reads them when it is imported)
+
 import os
+import sys
 import time
+from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
+
+from npmdask.prefect.programs import apply_settings, exit_code, say
+
+apply_settings()
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled
 
+from npmdask.cli.parser import Parser
 from npmdask.config import RunConfig
 from npmdask.core.runs.progress import ProgressBar
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, require
+from npmdask.manage.commands import add_backfill_options
 from npmdask.prefect.parameters import DATE, due, point_to
 from npmdask.prefect.power_method import npm
-from npmdask.prefect.programs import say
 from npmdask.prefect.schedules import Planned, read_schedules
 
 LOOK = 1.0  # seconds between two looks at a run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run days that are past; return the exit code."""
+    parser = Parser(prog="npmdask backfill", description=__doc__)
+    add_backfill_options(parser)
+    a = parser.parse_args(argv)
+    return exit_code(lambda: backfill(a.schedules, a.schedule, a.first, a.last))
 
 
 def backfill(schedules: Path, name: str, first: date, last: date) -> int:
@@ -90,3 +107,7 @@ def _there(made: RunConfig, one: Planned, day: str) -> str:
 def _is_over(run: Any) -> bool:
     """Say whether a run has ended; the keeper starts one that crashed again."""
     return bool(run.state.is_final() and not run.state.is_crashed())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

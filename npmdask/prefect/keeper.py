@@ -8,7 +8,7 @@ Every LOOK seconds:
   took it, is marked as crashed;
 * a run that has crashed is scheduled again, under the same id, after a pause that grows with every time; its process
   goes on from the last commit of its store, or says after some times why it does not;
-* how runs end is told to the webhook of the table ``[notify]``, by an automation of the server;
+* an automation of the server posts how runs end to the webhook of the table ``[notify]``;
 * of ticks that were missed while everything was down, only the newest runs.
 
 There may be several keepers, or none for a while: every change is a transition that the server accepts once, and a run
