@@ -265,6 +265,7 @@ def test_all_sources_give_the_same_answer(tmp_path: Path) -> None:
         np.testing.assert_allclose(found.basis, whole.basis, atol=1e-9, err_msg=str(type(source)))
         np.testing.assert_allclose(found.mean, x.mean(axis=0), rtol=1e-12)
     assert found.to_xarray()["components"].shape == (K, 7, 2)
+    np.testing.assert_allclose(found.to_xarray()["mean"].values.ravel(), x.mean(axis=0), rtol=1e-12)
 
 
 @pytest.mark.slow

@@ -268,13 +268,13 @@ def as_dataset(
     dims, shape = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
 
     def on_grid(vectors: np.ndarray) -> np.ndarray:
-        whole = np.full((len(vectors), prod(shape)), np.nan, vectors.dtype)
+        whole = np.full((len(vectors), prod(shape)), np.nan, np.result_type(vectors, np.float64))
         whole[:, labels.columns[0].places if labels.grid else slice(None)] = vectors
         return whole.reshape(-1, *shape)
 
     data: dict[str, Any] = {"components": (("mode", *dims), on_grid(basis.T))}  # mode, as xeofs has it
     data |= {name: ("mode", values) for name, values in beside.items()}
-    data |= {name: (dims, on_grid(np.asarray(values, np.float64)[None])[0]) for name, values in over.items()}
+    data |= {name: (dims, on_grid(np.asarray(values)[None])[0]) for name, values in over.items()}
     described = {
         name: (*held, DESCRIBED.get(name, {}) | ({"long_name": facts[name]} if name in facts else {}))
         for name, held in data.items()
