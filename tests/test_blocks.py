@@ -57,10 +57,6 @@ GPU = "an NVIDIA GPU: tests/gpu has the same call"
 
 # By page and the beginning of a part: the test that runs it, or why none can.
 ELSEWHERE = {
-    "README.md": {
-        begin: "tests/test_readme.py::test_the_first_block_of_the_readme_is_what_a_fresh_machine_can_do"
-        for begin in ("git clone", "cd npmdask")
-    },
     "docs/architecture.md": {
         "FACES": "tests/test_project_files.py::test_the_architecture_shows_every_file_in_900_words"
     },

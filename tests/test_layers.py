@@ -91,7 +91,7 @@ PAIRS = {
     "complex": "symmetric",
     "containers": "formats",
     "dp_pca": "accounting privacy theory",
-    "estimators": "complex containers missing streaming weights",
+    "estimators": "complex containers missing rotations streaming weights",
     "experiments": "accounting dp_pca privacy report theory",
     "federated": "accounting privacy theory",
     "formats": "symmetric writers",
@@ -112,7 +112,7 @@ PAIRS = {
     "tensors": "symmetric",
     "theory": "accounting tensors",
     "topics": "containers estimators formats manage report streaming symmetric tensors writers",
-    "two_fields": "containers dilation estimators formats manage missing report weights",
+    "two_fields": "containers dilation estimators formats manage missing report rotations weights",
     "weights": "containers",
 }
 

@@ -169,7 +169,7 @@ def test_a_configuration_survives_file_to_objects_to_file(folder: Path) -> None:
 
 
 def test_an_unknown_key_without_a_neighbour_lists_what_is_known() -> None:
-    with pytest.raises(BadInputError, match="known: algorithm, mechanism, privacy, report, run, source, stop"):
+    with pytest.raises(BadInputError, match="known: algorithm, expect, mechanism, privacy, report, run, source, stop"):
         validate_config({"zzzzz": 1, "source": {"path": "x"}, "algorithm": {"target_rank": 1}})
 
 
