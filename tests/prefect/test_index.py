@@ -5,6 +5,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -248,12 +249,15 @@ def test_why_a_night_failed_before_it_had_a_store_stands_on_the_page(
         return str(ask(running.url, path, facts, auth=auth)["id"])
 
     def failed(name: str, flow: str, parameters: dict[str, Any]) -> None:
+        every = [{"schedule": {"interval": 3600}, "active": True}]
         deployment = {"name": name, "flow_id": made("/flows/", {"name": flow}), "parameters": parameters}
-        one = made("/deployments/", deployment)  # without a schedule: others use this server, too
+        one = made("/deployments/", deployment | {"schedules": every})
+        deployments.append(one)
         state = {"type": "FAILED", "message": "there is nothing at <i>gone</i>.npy " + 9999 * "."}
         night = made(f"/deployments/{one}/create_flow_run", {"parameters": parameters})
         ask(running.url, f"/flow_runs/{night}/set_state", {"state": state, "force": True}, auth=auth)
 
+    deployments: list[str] = []
     failed("gone", "npm", {"config": {"source": {"path": "gone.npy"}, "run": {"store": str(root / "gone")}}})
     failed("secret one", "npm", {"config": {"privacy": {"epsilon": 1.0}, "source": {"path": "gone.npy"}}})
     monkeypatch.setenv("PREFECT_API_URL", running.url)
@@ -266,6 +270,9 @@ def test_why_a_night_failed_before_it_had_a_store_stands_on_the_page(
         )
         server.shutdown()
         thread.join()
+    for one in deployments:  # others use this server, too
+        with suppress(ValueError):  # an empty answer
+            ask(running.url, f"/deployments/{one}/pause_deployment", {}, auth=auth)
     for _, text, headers in (index, page):
         assert "there is nothing at &lt;i&gt;gone&lt;/i&gt;.npy ..." in text and "<i>gone" not in text
         assert 'class="lost">failed</a>' in text and len(text) < 1e6 and 700 * "." not in text

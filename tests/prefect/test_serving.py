@@ -64,7 +64,7 @@ def another(shop: Shop, name: str, *options: str) -> Shop:
 
 
 def config_below(shop: Shop) -> None:
-    """Of data that are not there, in a folder of its own: the schedule names those that are, relative to its own file."""
+    """Of data that are not there, in a folder of its own: the schedule names others, relative to its own file."""
     file = shop.config("often")
     (shop.folder / "below").mkdir()
     (shop.folder / "below" / "often.toml").write_text(file.read_text().replace("a.zarr", "none.zarr"))
