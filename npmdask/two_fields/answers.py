@@ -155,6 +155,8 @@ class CoupledModes:
         Warnings about the data.
     data_passes : int
         Passes over the data (for leading components: over one field).
+    row_weights : numpy.ndarray or None, shape (n,)
+        Weights of rows, in the order of those of the left field.
     store : str
         Folder of the run.
 
@@ -185,6 +187,7 @@ class CoupledModes:
     certificate: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     data_passes: int = 0
+    row_weights: np.ndarray | None = None
     store: str = ""
 
     @property
@@ -552,6 +555,7 @@ def read_coupled(store: str | Path) -> CoupledModes:
         certificate=meta["certificate"],
         warnings=tuple(meta["warnings"]),
         data_passes=meta["total_data_passes"],
+        row_weights=None if weights is None else weights.rows,
         store=held.place,
     )
 

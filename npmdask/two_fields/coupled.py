@@ -246,11 +246,11 @@ class _Pairs(Saved):
         require(bool(found), f"{said}: give X, Y or both")
         return found[0] if len(found) == 1 else found
 
-    def _common_scores(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    def _common_scores(self, found: tuple[Any, ...] = ()) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """Weights of the samples that both fields have, which these are, and their scores (n x k)."""
-        flat = [one.values.reshape(-1, one.sizes["mode"]) for one in self.scores()]
+        flat = [one.values.reshape(-1, one.sizes["mode"]) for one in found or self.scores()]
         there = np.isfinite(flat[0]).all(axis=1) & np.isfinite(flat[1]).all(axis=1)
-        weights = np.ones(int(there.sum())) if self._weights is None else np.asarray(self._weights, np.float64)
+        weights = np.ones(int(there.sum())) if self._weights is None else np.asarray(self._weights)
         return weights, there, [one[there] for one in flat]
 
     def _correlated(self, order: tuple[int, int], correction: str | None) -> tuple[Any, Any]:
@@ -384,8 +384,6 @@ class _Coupled(_Pairs, Words):
             field.column_weights(given, use_coslat=self.use_coslat, missing=rule, rows=one)
             for field, given, one in zip(fields, (weights_X, weights_Y), rows, strict=True)
         ]
-        samples = float(len(rows[0]) if sample_weights is None else np.sum(sample_weights))
-        share = samples / less_one(samples, weighted=sample_weights is not None)
         modes = self.modes_ = self._solve_modes(
             rows,
             fields,
@@ -398,7 +396,9 @@ class _Coupled(_Pairs, Words):
             seed=self.random_state or 0,
             **attributes(self, "tol", "store", "memory", "progress"),
         )
-        self._weights, self._models = sample_weights, (FieldModel(), FieldModel())
+        self._weights, self._models = modes.row_weights, (FieldModel(), FieldModel())
+        samples = float(len(rows[0]) if self._weights is None else self._weights.sum())
+        share = samples / less_one(samples, weighted=self._weights is not None)
         self._total = None if modes.total_squared_covariance is None else modes.total_squared_covariance * share**2
         for model, field, one, side in zip(self._models, fields, given, (modes.left, modes.right), strict=True):
             numbers = {"singular_values": np.sqrt(side.variance * samples), "explained_variance": side.variance * share}
@@ -563,12 +563,10 @@ class MCARotator(_Pairs, Words):
         signs = fix_signs(np.concatenate(loadings))[order]
         rotation, loadings = rotation[:, order] * signs, [one[:, order] * signs for one in loadings]
         norms = [np.linalg.norm(one, axis=0) for one in loadings]
-        weights, _, scores = model._common_scores()
+        held = model.scores()
+        weights, _, scores = model._common_scores(held)
         back = [np.linalg.inv(rotation).T / roots[:, None] * norm for norm in norms]  # of scores
-        held, across = (
-            model.scores(),
-            [roots[:, None] * rotation / norm for norm in norms],
-        )  # vectors in those of before
+        across = [roots[:, None] * rotation / norm for norm in norms]  # vectors in those of before
         turned = [one[:, :k] @ turn for one, turn in zip(scores, back, strict=True)]
         self._models, self._total, self._weights = (FieldModel(), FieldModel()), model._total, model._weights
         self.model_data = model.data

@@ -137,6 +137,35 @@ def test_correlations_with_the_data_and_their_chances(kind: Any) -> None:
 
 
 @pytest.mark.slow
+def test_a_rotator_reads_the_fields_once() -> None:
+    """Mutant: scores are computed for shares, and once more to be rotated."""
+    X, Y = pair()
+    seen: list[int] = []
+
+    def counted(block: np.ndarray) -> np.ndarray:
+        seen.append(len(block))
+        return block
+
+    lazy = X.chunk({"time": 40})
+    lazy = lazy.copy(data=lazy.data.map_blocks(counted, dtype=X.dtype, meta=np.empty((0, 0, 0))))
+    model = MCA(3).fit(lazy, Y, dim="time")
+    seen.clear()
+    MCARotator(2).fit(model)
+    assert len(seen) <= 3  # one block is looked at when they are opened
+
+
+@pytest.mark.slow
+def test_weights_of_samples_are_taken_by_their_names() -> None:
+    """Mutants: weights in the order in which they were given; their text in what is saved."""
+    X, Y = pair()
+    weights = xr.DataArray(np.linspace(0.5, 2, 80), dims="time", coords={"time": X["time"]})
+    wanted = MCA(2).fit(X, Y, sample_weights=weights.values)
+    found = MCA(2).fit(X, Y, sample_weights=weights[::-1])
+    for one in (found, MCA.deserialize(found.serialize())):
+        np.testing.assert_allclose(one.predict(X), wanted.predict(X), atol=1e-9)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [{"use_pca": False}, {"n_pca_modes": (5, 4)}])
 def test_shares_and_predictions_of_cca(words: dict[str, Any]) -> None:
     """Mutants: covariances of whitened fields, or of data where components are asked for; the residual of one field."""
