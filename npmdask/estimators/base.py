@@ -70,8 +70,8 @@ def run_store(store: str | Path | None) -> Iterator[str | Path]:
     if store is not None:
         yield store
         return
-    kept = TemporaryStore()
-    yield kept.folder / "run"
+    with TemporaryStore() as kept:
+        yield kept.folder / "run"
 
 
 def in_memory(held: Any) -> bool:

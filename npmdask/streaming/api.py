@@ -258,8 +258,8 @@ def run_stream(
     if resources.workers or resources.cluster is not None:
         raise BadInputError("one process reads a stream, in the order of its rows: leave workers and cluster out")
     if store is None:
-        kept = TemporaryStore()
-        return run_stream(problem, kept.folder / "run", resources, observer)
+        with TemporaryStore() as kept:
+            return run_stream(problem, kept.folder / "run", resources, observer)
     if isinstance(stream := problem.opened.stream, Directory) and not is_url(store):
         stream.require_outside(Path(store))
     with RunStore(store) as held:

@@ -43,8 +43,7 @@ def solve(
             "after a crash"
         )
     if store is None:
-        kept = TemporaryStore()
-        with RunStore(kept.folder / "run") as held:  # which only the observer watches
+        with TemporaryStore() as kept, RunStore(kept.folder / "run") as held:  # which only the observer watches
             found = drive(problem, held, resources, observer, followed=observer is not None)
         return replace(found, temporary_store=kept) if problem.source.traits.left else found  # for left vectors
     with RunStore(store, private=problem.private is not None) as held:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,21 @@ WITHOUT_PASS: dict[str, Any] = {
 }
 
 
-class TemporaryStore:
-    """A folder on disk, for as long as this object: removed when it is collected, or Python ends; never flushed."""
+class TemporaryStore(AbstractContextManager["TemporaryStore"]):
+    """A folder on disk, for as long as this object: removed when it is collected, or Python ends; never flushed.
+
+    As a context it is also removed by an error, whose traceback may be kept, and the object with it.
+    """
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="npmdask-"))
         UNKEPT.add(self.folder)
         weakref.finalize(self, UNKEPT.discard, self.folder)
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,14 +417,12 @@ class Solution(Postprocessing):
             xarray is not installed.
         """
         beside = {"values": self.values, "residual_norms": self.residual_norms}
-        over = {}
+        over = {"mean": self.mean} if self.analysed.centred else {}
         if self.analysed.centred:
             if self._rows > 1:
                 beside["explained_variance"] = self.explained_variance
             beside["explained_variance_ratio"] = self.explained_variance_ratio
-            over["mean"] = self.mean
-        found = self.analysed.components
-        scaled = found is not None and found.scale is not None
+        scaled = getattr(self.analysed.components, "scale", None) is not None
         return as_dataset(self.labels, self.basis, beside, over, self.attributes(scaled=scaled))
 
     def attributes(self, *, scaled: bool) -> dict[str, Any]:
@@ -514,6 +520,5 @@ class Solution(Postprocessing):
         Corollary 4.3; with Laplace noise 4.7). The matrix is the second moment of samples, the symmetric one itself,
         A^T A of a sparse A, and A where both sides are released. None of a run without private power iterations.
         """
-        part = RunStore(folder_of(self.store)).read_part("result")
-        arrays = {} if part is None else part[0]
+        arrays = (RunStore(folder_of(self.store)).read_part("result") or ({},))[0]
         return (arrays["factor_left"], arrays["factor_right"]) if "factor_left" in arrays else None

@@ -18,7 +18,7 @@ from npmdask.errors import BadInputError
 
 @pytest.mark.parametrize("kind", ["samples", "matrix"])
 def test_nothing_is_flushed_nor_left(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a store all is. Mutants: UNKEPT without the folder, or never without it again."""
+    """In a store all is. Mutants: UNKEPT without the folder, or never without it again; what an error leaves stays."""
     flushed, fsync, others = list[int](), os.fsync, UNKEPT.copy()  # of solutions that are still held
 
     def counted(descriptor: int) -> None:
@@ -40,3 +40,7 @@ def test_nothing_is_flushed_nor_left(kind: str, tmp_path: Path, monkeypatch: pyt
     assert not list((tmp_path / "temporary").iterdir()) and UNKEPT <= others
     npmdask.top_k(x, 3, kind=kind, store=tmp_path / "kept")
     assert flushed
+    x[7, 3] = np.nan
+    with pytest.raises(BadInputError, match="finite") as error:  # a traceback that is kept keeps what a frame refers to
+        npmdask.top_k(x, 3, kind=kind)
+    assert error.tb and not list((tmp_path / "temporary").iterdir())
