@@ -176,7 +176,7 @@ class EOF(FieldModel, Words):
         source = open_source(
             rows, "samples", rows.dims[0], gaps=rule != REFUSE, of_complex=self.preprocessor.of_complex
         )
-        worth = find_weights(source, X, sample_weights, None)
+        worth = find_weights(source, X, self.preprocessor.sample_weights(sample_weights), None)
         weighted = Weights(rows=None if worth is None else worth.rows, columns=columns)
         request = Request(
             target_rank=self.n_modes,

@@ -178,6 +178,10 @@ class Fields:
         same = [axis.size for axis in axes] == [axis.size for axis in self.axes]
         require(same and places is None, f"the samples of {said} are not those of the first, in their order: {remedy}")
 
+    def sample_weights(self, given: Any) -> Any:
+        """Weights of samples; a DataArray over several dimensions in the order of their rows."""
+        return over(self.axes, given, "sample_weights") if len(self.axes) > 1 and hasattr(given, "dims") else given
+
     @property
     def one(self) -> Gridded:
         """The first part."""

@@ -390,7 +390,7 @@ class _Coupled(_Pairs, Words):
             dim=tuple(one.dims[0] for one in rows),
             missing=rule,
             scale=self.standardize,
-            row_weights=sample_weights,
+            row_weights=fields[0].sample_weights(sample_weights),
             left_weights=weights[0],
             right_weights=weights[1],
             seed=self.random_state or 0,

@@ -11,7 +11,7 @@ import xarray as xr
 from scipy.stats import false_discovery_control, pearsonr
 
 from npmdask.errors import BadInputError
-from npmdask.xarray import CCA, MCA, MCARotator
+from npmdask.xarray import CCA, EOF, MCA, MCARotator
 from tests.estimators.test_rotated_fields import rotated_by_xeofs, same_up_to_phase
 
 LAT = [-60.0, -20.0, 20.0, 60.0]
@@ -156,13 +156,20 @@ def test_a_rotator_reads_the_fields_once() -> None:
 
 @pytest.mark.slow
 def test_weights_of_samples_are_taken_by_their_names() -> None:
-    """Mutants: weights in the order in which they were given; their text in what is saved."""
+    """Mutants: weights in the order in which they were given, or of dimensions; their text in what is saved."""
     X, Y = pair()
     weights = xr.DataArray(np.linspace(0.5, 2, 80), dims="time", coords={"time": X["time"]})
     wanted = MCA(2).fit(X, Y, sample_weights=weights.values)
     found = MCA(2).fit(X, Y, sample_weights=weights[::-1])
     for one in (found, MCA.deserialize(found.serialize())):
         np.testing.assert_allclose(one.predict(X), wanted.predict(X), atol=1e-9)
+    dims = {"year": np.arange(8), "month": np.arange(10)}
+    fields = [xr.DataArray(one.values.reshape(8, 10, -1), {**dims}, ("year", "month", "point")) for one in (X, Y)]
+    both = xr.DataArray(weights.values.reshape(8, 10), dims).transpose("month", "year")
+    for kind, given in ((MCA, fields), (EOF, fields[:1])):
+        mine = kind(2).fit(*given, dim=("year", "month"), sample_weights=both[::-1])
+        theirs = kind(2).fit(*given, dim=("year", "month"), sample_weights=weights.values)
+        np.testing.assert_allclose(mine.singular_values(), theirs.singular_values(), rtol=1e-9)
 
 
 @pytest.mark.slow
