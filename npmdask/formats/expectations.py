@@ -22,6 +22,7 @@ from npmdask.formats import TABLES, open_file, tell_format
 from npmdask.formats.common import tile_rows
 from npmdask.formats.ingest import file_of, look_of
 from npmdask.formats.tables import kind_of, missing_words, open_csv
+from npmdask.missing.gaps import Marks, is_marked
 
 if TYPE_CHECKING:
     from npmdask.config import ExpectTable, SourceTable
@@ -31,6 +32,7 @@ pa_compute = Later("pyarrow.compute", "ingest")
 pa_parquet = Later("pyarrow.parquet", "ingest")
 
 Counts = tuple[dict[str, int], int]  # of missing values by column, and of rows
+OF_A_TIME = r"(\d:\d\d)(\.\d+)?(Z|[+-]\d\d(:?\d\d)?)?$"  # parts of a second and a zone, which make it no other type
 KINDS = {"i": "integer", "u": "integer", "f": "number", "b": "boolean"}  # of NumPy, in words of [expect]
 
 
@@ -53,14 +55,14 @@ def require_expected(asked: SourceTable, expect: ExpectTable) -> None:
     note = cache_folder() / "expected" / hashlib.sha256(place.encode()).hexdigest()[:16]
     if note.exists() and note.read_text() == digest:
         return
-    if wrong := list(_failed(found, expect, asked.missing_values or ())):
+    if wrong := list(_failed(found, expect, tuple(asked.missing_values or ()))):
         said = f"{asked.path} is not as [expect] says: {'; '.join(wrong)}"
         raise BadInputError(f"{said}. Nothing was computed: correct the data, or what is expected")
     note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_file_atomically(note, digest.encode(), 0o600)
 
 
-def _failed(found: _Array, expect: ExpectTable, marks: Sequence[float]) -> Iterator[str]:
+def _failed(found: _Array, expect: ExpectTable, marks: Marks) -> Iterator[str]:
     """Say which expectations do not hold, and by how much; those that need a read only where all others hold."""
     types, most = expect.types or {}, expect.missing
     shares = most if isinstance(most, dict) else {}
@@ -69,7 +71,8 @@ def _failed(found: _Array, expect: ExpectTable, marks: Sequence[float]) -> Itera
     gone = sorted(wanted - {*found.names})
     if gone:
         yield f"{len(gone)} of {len(wanted)} expected columns {'are' if gone[1:] else 'is'} not there ({listed(gone)})"
-    wrong = list(found.wrong_types({name: word for name, word in types.items() if name not in gone}))
+    there = {name: word for name, word in types.items() if name not in gone}
+    wrong = [*dict.fromkeys(found.wrong_types(there))]  # of many files, each once
     yield from wrong
     if gone or wrong or (most is None and expect.rows is None):
         return
@@ -92,7 +95,7 @@ class _Array:
         """Say which columns are of another type."""
         return _unlike(dict.fromkeys(types, KINDS.get(self._source.dtype.kind, str(self._source.dtype))), types)
 
-    def missing(self, marks: Sequence[float], _: Iterable[str], *, read: bool) -> Counts:
+    def missing(self, marks: Marks, _: Iterable[str], *, read: bool) -> Counts:
         """Count missing values of columns, if these are to be read, and rows."""
         source, rows = self._source, self._source.shape[0]
         if not read or (source.dtype.kind in "iub" and not marks):
@@ -119,7 +122,7 @@ class _Table(_Array):
             else:
                 yield from _unlike({name: _word_of(part.field(name).type) for name in types}, types)
 
-    def missing(self, marks: Sequence[float], shares: Iterable[str], *, read: bool) -> Counts:
+    def missing(self, marks: Marks, shares: Iterable[str], *, read: bool) -> Counts:
         with tempfile.TemporaryDirectory() as spool:
             source: Any = open_file(self._path, None, "nan", None, Path(spool))
             if not read and source.rows is not None:
@@ -127,7 +130,9 @@ class _Table(_Array):
             counts, rows = _count(source.batches(0), marks, _names_in(source.labels), source.columns)
         others = [name for name in shares if name not in counts]
         for table in source.keys(others) if others else ():
-            counts |= {name: counts.get(name, 0) + table.column(name).null_count for name in others}
+            for name in others:
+                gaps = pa_compute.is_null(table.column(name), nan_is_null=True)
+                counts[name] = counts.get(name, 0) + (pa_compute.sum(gaps).as_py() or 0)
         return counts, rows
 
 
@@ -136,11 +141,11 @@ def _names_in(labels: Labels | None) -> list[str]:
     return [str(name) for name in axes[0].values] if len(axes) == 1 and axes[0].values is not None else []
 
 
-def _count(batches: Iterator[np.ndarray], marks: Sequence[float], names: Sequence[str], columns: int) -> Counts:
+def _count(batches: Iterator[np.ndarray], marks: Marks, names: Sequence[str], columns: int) -> Counts:
     """Count missing values of each column, and rows."""
     counts, rows = np.zeros(columns, np.int64), 0
     for batch in batches:
-        counts += (np.isin(batch, marks) | np.isnan(batch)).sum(axis=0)
+        counts += (is_marked(batch, marks) | np.isnan(batch)).sum(axis=0)
         rows += len(batch)
     return dict(zip(names or [f"column {i}" for i in range(columns)], counts.tolist(), strict=True)), rows
 
@@ -148,13 +153,15 @@ def _count(batches: Iterator[np.ndarray], marks: Sequence[float], names: Sequenc
 def _word_of(type_: Any) -> str:
     """The word of [expect] for a type of Arrow; its own name where there is none."""
     name = str(type_)
+    if name.startswith("decimal"):
+        return "number"
     text = name.startswith(("string", "large_string", "dictionary<values=string"))
     return KINDS.get(kind_of(type_), "text" if text else "date" if name.startswith(("date", "timestamp")) else name)
 
 
 def _unlike(found: Mapping[str, str], types: Mapping[str, str]) -> Iterator[str]:
     for name, word in types.items():
-        if found[name] != word and (found[name], word) != ("integer", "number"):
+        if found[name] not in (word, "null") and (found[name], word) != ("integer", "number"):  # null: all is missing
             yield f"{name} is of type {found[name]}, and {word} is expected"
 
 
@@ -163,7 +170,9 @@ def _unparsed(tables: Iterator[Any], types: Mapping[str, str]) -> Iterator[str]:
     known = {"number": pa.float64(), "integer": pa.int64(), "boolean": pa.bool_(), "date": pa.timestamp("us")}
     for table, name in ((table, name) for table in tables for name, word in types.items() if word in known):
         point = "." if types[name] == "number" else ","  # numbers may have decimal commas
-        column = pa_compute.replace_substring(table.column(name), ",", point)
+        column = pa_compute.replace_substring(pa_compute.utf8_trim_whitespace(table.column(name)), ",", point)
+        if types[name] == "date":
+            column = pa_compute.replace_substring_regex(column, OF_A_TIME, r"\1")
         try:
             empty = pa_compute.is_in(column, value_set=pa.array(missing_words()))
             pa_compute.if_else(empty, None, column).cast(known[types[name]])

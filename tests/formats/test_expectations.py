@@ -115,3 +115,39 @@ def test_what_would_tell_of_private_data_or_of_a_stream_is_refused(tmp_path: Pat
     with pytest.raises(BadInputError, match="expect"):
         config = RunConfig.model_validate(asked | more)
         config.stream_problem() if config.streams else config.open_data()
+
+
+def test_marks_of_float32_are_counted_as_the_run_takes_them(tmp_path: Path) -> None:
+    """Mutant: -999.9 of float64 is none of float32, and a night of gaps is good."""
+    values = np.ones((10, 2), np.float32)
+    values[:5, 0] = -999.9
+    zarr.create_array(tmp_path / "a.zarr", data=values, chunks=(5, 2))
+    with pytest.raises(BadInputError, match=r"50 % of column 0 is missing"):
+        question(tmp_path / "a.zarr", {"missing": 0.1}, missing_values=[-999.9]).check()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")
+def test_text_that_a_run_reads_is_of_its_type(tmp_path: Path) -> None:
+    """Mutants: a blank before a number, or a zone of a time, makes a good night red."""
+    (tmp_path / "a.csv").write_text("x, n, day\n1.5, 2, 2026-11-27T12:00:00.5Z\n2.5, 3, 2026-11-27 12:00+01:00\n")
+    types = {"types": {"x": "number", "n": "integer", "day": "date"}}
+    question(tmp_path / "a.csv", types, only=["x", "n"]).open_data()
+    (tmp_path / "a.csv").write_text("x, n, day\n1.5, 2, 2026-13-27T12:00:00Z\n2.5, 3, 2026-11-27\n")
+    with pytest.raises(BadInputError, match=r"day holds '2026-13-27T12:00:00', and date"):
+        question(tmp_path / "a.csv", types, only=["x", "n"]).open_data()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::npmdask.errors.DataWarning")
+def test_gaps_of_columns_left_out_are_nan_too_and_many_files_say_one_sentence(tmp_path: Path) -> None:
+    """Mutants: only nulls of Parquet are gaps; each of many files repeats what is wrong."""
+    pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    for part in range(3):
+        y = np.array([np.nan, 1.0, 2.0, 3.0])
+        pq.write_table(pa.table({"x": np.arange(4.0), "y": y, "id": ["a"] * 4}), tmp_path / f"part-{part}.parquet")
+    with pytest.raises(BadInputError, match=r"25 % of y is missing"):
+        question(tmp_path, {"missing": {"y": 0.1}}, only=["x"]).open_data()
+    with pytest.raises(BadInputError) as refused:
+        question(tmp_path, {"types": {"id": "number"}}, only=["x"]).open_data()
+    assert str(refused.value).count("id is of type text") == 1
