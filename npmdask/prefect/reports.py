@@ -27,8 +27,8 @@ from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 from npmdask.core.checkpoint.reader import stores_below
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.numerics.units import time_text
-from npmdask.core.storage.paths import data_name, read_facts
-from npmdask.errors import BadInputError, RefusedError
+from npmdask.core.storage.paths import data_name
+from npmdask.errors import RefusedError
 from npmdask.manage.status import RunStatus, ended_text, nights_of, status_below, status_of
 from npmdask.prefect.programs import BELOW, auth_string, counted
 from npmdask.prefect.server import ask
@@ -268,7 +268,8 @@ def schedule_report(root: Path, one: ScheduleStatus) -> Report:
     """Make the page of a schedule: its last nights, with the answer of each or why there is none."""
     home = None if one.store is None else one.store.resolve()
     below = home is not None and home.is_dir() and home.is_relative_to(root)
-    runs = [status_of(path, path.name) for path in stores_below(home)[-2 * NIGHTS :]] if home and below else []
+    stores = stores_below(home)[-2 * NIGHTS :] if home and below else []
+    runs = [status_of(one, one.name if one == home else str(one.relative_to(home or root))) for one in stores]
     latest = _latest(home) if home and below else ""
     pointed = Text(text=f"“latest” is run {latest}") if latest else None
     rows = [_of_night(root, night, runs, latest) for night in one.nights]
@@ -285,10 +286,10 @@ def schedule_report(root: Path, one: ScheduleStatus) -> Report:
 
 
 def _latest(store: Path) -> str:
-    """The run that readers of ``latest.json`` follow."""
+    """The run that readers of ``latest`` follow, with its day where it has one."""
     try:
-        return str(read_facts(store / "latest.json").get("run", ""))[:LONGEST_WORD]
-    except (OSError, ValueError, BadInputError):
+        return os.readlink(store / "latest")[:LONGEST_WORD]
+    except OSError:
         return ""
 
 
@@ -296,7 +297,7 @@ def _of_night(root: Path, night: ScheduledRun, runs: list[RunStatus], latest: st
     """Describe a night; its run is the one with the last commit in that time."""
     begun, end = (then.timestamp() if then else inf for then in (night.began, night.ended))
     made = [one for one in runs if one.last_commit and begun <= one.last_commit <= end]
-    name = Path(made[-1].path).name if made else ""
+    name = made[-1].name if made else ""
     report = _report_of(root, made[-1], f"{name} (latest)" if name == latest else name) if made else ""
     said = _state_and_answer(made[-1])[1] if made and night.kind not in FAILED else night.said
     return _when(night.due), _state_of_night(night), _time(night.seconds), said, report

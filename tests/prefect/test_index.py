@@ -124,7 +124,7 @@ def test_a_night_names_the_run_that_was_committed_in_its_time(root: Path) -> Non
     begun = datetime.fromtimestamp(run.last_commit or 0.0, UTC) - timedelta(seconds=1)
     good = replace(NIGHT, began=begun, ended=begun + timedelta(seconds=2), seconds=61.0, said="converged")
     before = replace(NIGHT, began=begun - timedelta(1), ended=begun, said="the data have not changed", state="Skipped")
-    (root / "latest.json").write_text('{"run": "one & <two>"}')
+    (root / "latest").symlink_to("one & <two>")
     try:
         one = replace(SCHEDULE, store=root, nights=(replace(good, kind="FAILED", said="no memory"), good, before))
         first, second, third = as_markdown(reports.schedule_report(root, one)).splitlines()[-3:]
@@ -138,7 +138,25 @@ def test_a_night_names_the_run_that_was_committed_in_its_time(root: Path) -> Non
         text = as_markdown(reports.schedule_report(root / "one & <two>", one))
         assert "latest" not in text and "Explains" not in text
     finally:
-        (root / "latest.json").unlink()
+        (root / "latest").unlink()
+
+
+@pytest.mark.slow
+def test_latest_of_days_is_the_run_of_one_day(root: Path) -> None:
+    """Fails where every day's first run is taken for the latest."""
+    home, nights = root / "days", []
+    try:
+        for day in ("2026-11-26", "2026-11-27"):
+            shutil.copytree(root / "one & <two>", home / day / "000001")
+            (run,) = status_below(home / day)
+            begun = datetime.fromtimestamp(run.last_commit or 0.0, UTC) - timedelta(seconds=1)
+            nights.append(replace(NIGHT, began=begun, ended=begun + timedelta(seconds=2)))
+        (home / "latest").symlink_to("2026-11-26/000001")
+        text = as_markdown(reports.schedule_report(root, replace(SCHEDULE, store=home, nights=tuple(nights))))
+        assert "is run 2026-11-26/000001" in text and "2026-11-26/000001 (latest)" not in text
+        assert text.count("[2026-11-27/000001](") == len(nights), "the last one of that time"
+    finally:
+        shutil.rmtree(home)
 
 
 @pytest.mark.slow
