@@ -24,7 +24,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from os.path import expandvars
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -57,7 +56,7 @@ from npmdask.core.checkpoint.logging import open_log
 from npmdask.errors import BadInputError
 from npmdask.prefect.heartbeat import BEAT, EVENT
 from npmdask.prefect.parameters import ZONE
-from npmdask.prefect.schedules import NotifyTable, Planned, read_file, read_schedules
+from npmdask.prefect.schedules import NotifyTable, Planned, read_notify, read_schedules
 
 LOOK = 5.0  # seconds between two looks
 SILENCE = timedelta(seconds=4 * BEAT)  # without a sign of life: dead; by then a store may be taken from who hangs
@@ -103,7 +102,8 @@ class Reconciler:
         changed = _time_of(self._schedules)
         if changed != self._read:
             try:
-                self._planned, self._told = read_schedules(self._schedules), read_file(self._schedules).notify
+                self._planned = read_schedules(self._schedules)
+                self._told = read_notify(self._schedules)
                 names = ", ".join(one.name for one in self._planned) or "none"
                 say(f"{counted(len(self._planned), 'schedule')} of {self._schedules}: {names}")
             except BadInputError as error:
@@ -170,7 +170,10 @@ def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
 
 
 NOTIFICATIONS = "npmdask: notifications"  # the name of the automation
-PAYLOAD = '{"text": {{ "%s: %s: %s" | format(flow_run.name, flow_run.state.name, flow_run.state.message) | tojson }}}'
+# Of a run that may be private no message: it may quote the data (as in :mod:`npmdask.prefect.reports`).
+PAYLOAD = """{"text": {{ "%s: %s%s" | format(flow_run.name, flow_run.state.name, "" if
+"private" in flow.name or flow_run.parameters.config.privacy or "privacy" in flow_run.parameters.changes | string
+or not flow_run.state.message else ": " ~ flow_run.state.message) | tojson }}}"""
 
 
 def notify(client: SyncPrefectClient, asked: NotifyTable | None) -> None:
@@ -183,7 +186,7 @@ def notify(client: SyncPrefectClient, asked: NotifyTable | None) -> None:
         client.delete_automation(one.id)
     if asked is not None:
         json = {"Content-Type": "application/json"}
-        hook: Any = Webhook.model_validate({"url": expandvars(asked.url), "headers": json})
+        hook: Any = Webhook.model_validate({"url": asked.url, "headers": json})
         block = hook.save("npmdask-notify", overwrite=True, _sync=True)
         trigger = {"type": "event", "posture": "Reactive", "threshold": 1, "for_each": ["prefect.resource.id"]}
         trigger["expect"] = [f"prefect.flow-run.{state.title()}" for state in asked.on]

@@ -5,12 +5,14 @@ beside the package's own: ``schedules.schema.json``.
 """
 
 import json
+import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import pairwise
-from os.path import normpath
+from os.path import expandvars, normpath
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, available_timezones
@@ -236,6 +238,24 @@ def read_file(path: Path) -> File:
         raise BadInputError(f"{path} is not a TOML file: it is not UTF-8 text") from None
     except ValidationError as error:
         raise BadInputError(f"{path}: {sentences(error, File)}") from error
+
+
+def read_notify(path: Path) -> NotifyTable | None:
+    """The table of notifications, its URL with what the environment says.
+
+    Raises
+    ------
+    BadInputError
+        The environment lacks a name, or this is no URL: nothing would ever be told. The sentence holds no secret.
+    """
+    told = read_file(path).notify
+    if told is None:
+        return None
+    url = expandvars(told.url)
+    unset = [name for name in re.findall(r"\$\{?(\w+)", told.url) if name not in os.environ]
+    require(not unset, f"{path}: notify.url: set {', '.join(unset)} in the environment, or write the URL itself")
+    require(url.startswith(("http://", "https://")), f"{path}: notify.url is no URL: it has to begin with https://")
+    return told.model_copy(update={"url": url})
 
 
 def _plan_entry(entry: ScheduleEntry, folder: Path) -> Planned:

@@ -82,9 +82,10 @@ def _file_of(a: argparse.Namespace) -> Path:
 
 def _serve_file(a: argparse.Namespace, schedules: Path) -> int:
     apply_settings()  # Prefect reads them when it is imported, which is now
-    from npmdask.prefect.schedules import read_schedules
+    from npmdask.prefect.schedules import read_notify, read_schedules
 
     planned = read_schedules(schedules)
+    read_notify(schedules)
     if a.check:
         now = datetime.now(UTC)
         print("\n".join(f"{one.name}: {one.flow.name} on {one.data}; {one.timing(now)}" for one in planned))

@@ -9,12 +9,14 @@ from typing import Any
 
 import jsonschema
 import pytest
+from prefect.server.utilities.user_templates import render_user_template_sync
 
 from npmdask.cli.main import main
 from npmdask.cli.parser import SCHEDULES_SCHEMA
 from npmdask.errors import BadInputError
 from npmdask.prefect import serve
-from npmdask.prefect.schedules import FLOWS, ScheduleEntry, read_schedules, schedules_schema_text
+from npmdask.prefect.keeper import PAYLOAD
+from npmdask.prefect.schedules import FLOWS, ScheduleEntry, read_notify, read_schedules, schedules_schema_text
 from npmdask.prefect.serve import DATA, FILES, SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -274,3 +276,36 @@ def test_the_page_names_every_key() -> None:
     text = (ROOT / "docs" / "howto" / "operations.md").read_text()
     page = text.partition("### Keys of a schedule")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.M)) == set(ScheduleEntry.model_fields)
+
+
+def test_notifications_go_to_a_url_that_there_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutants: a name that the environment lacks is posted to, and nothing is ever told; a secret that has changed
+    leaves the table as it was; the sentence quotes the secret."""
+    (folder / "s.toml").write_text('[notify]\nurl = "${NIGHTS_URL}/x"\n')
+    monkeypatch.delenv("NIGHTS_URL", raising=False)
+    with pytest.raises(BadInputError, match="set NIGHTS_URL in the environment"):
+        read_notify(folder / "s.toml")
+    monkeypatch.setenv("NIGHTS_URL", "secret")
+    with pytest.raises(BadInputError, match="is no URL") as refused:
+        read_notify(folder / "s.toml")
+    assert "secret" not in str(refused.value)
+    monkeypatch.setenv("NIGHTS_URL", "https://hooks")
+    told = read_notify(folder / "s.toml")
+    assert told is not None and told.url == "https://hooks/x" and read_schedules(folder / "s.toml") == []
+
+
+@pytest.mark.parametrize(
+    ("flow", "parameters", "said"),
+    [
+        ("npm", {"config": {"privacy": None}, "changes": None}, 'n: Failed: it said "no"'),
+        ("private-release", {}, "n: Failed"),
+        ("streaming-update", {"config": {"privacy": {"epsilon": 1}}}, "n: Failed"),
+        ("npm", {"config": "a.toml", "changes": {"privacy.epsilon": 1}}, "n: Failed"),
+    ],
+)
+def test_no_webhook_is_told_why_a_private_run_failed(flow: str, parameters: dict[str, Any], said: str) -> None:
+    """Its sentence may quote the data, and leaves the machine."""
+    state = {"name": "Failed", "message": 'it said "no"'}
+    run = {"name": "n", "parameters": parameters, "state": state}
+    line = render_user_template_sync(PAYLOAD, {"flow": {"name": flow}, "flow_run": run})
+    assert json.loads(line) == {"text": said}
