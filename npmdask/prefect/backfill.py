@@ -15,7 +15,13 @@ from npmdask.prefect.programs import apply_settings, exit_code, say
 apply_settings()
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterDeploymentId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled
 
@@ -29,6 +35,7 @@ from npmdask.prefect.power_method import npm
 from npmdask.prefect.schedules import Planned, read_schedules
 
 LOOK = 1.0  # seconds between two looks at a run
+OVER = [StateType.COMPLETED, StateType.FAILED, StateType.CANCELLED]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,10 +96,10 @@ def _there(made: RunConfig, one: Planned, day: str) -> str:
             deployment = client.read_deployment_by_name(f"{one.flow.name}/{one.name}").id
         except ObjectNotFound:
             raise BadInputError(f"the Prefect server has no schedule {one.name}: serve its file first") from None
-        ours = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment]))
+        begun_state = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=OVER))  # a page has no more than 200 runs
+        ours = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment]), state=begun_state)
         begun = [run for run in client.read_flow_runs(flow_run_filter=ours) if run.parameters.get("date") == day]
-        run: Any = next((run for run in begun if not _is_over(run)), None)
-        run = run or client.create_flow_run_from_deployment(deployment, parameters={"date": day})
+        run: Any = begun[0] if begun else client.create_flow_run_from_deployment(deployment, parameters={"date": day})
         try:
             while not _is_over(run):
                 time.sleep(LOOK)
@@ -106,7 +113,7 @@ def _there(made: RunConfig, one: Planned, day: str) -> str:
 
 def _is_over(run: Any) -> bool:
     """Say whether a run has ended; the keeper starts one that crashed again."""
-    return bool(run.state.is_final() and not run.state.is_crashed())
+    return run.state.type in OVER
 
 
 if __name__ == "__main__":

@@ -385,11 +385,11 @@ def point_to(store: str | Path) -> None:
     said |= {"time": datetime.now(UTC).isoformat(timespec="seconds")}
     home = store.parent
     _replace_latest(home, json.dumps(said, indent=1) + "\n", store.name)
-    while DAY.fullmatch(home.name):  # until no later day has come meanwhile
+    while DAY.fullmatch(home.name):  # until no later run has come meanwhile
         newest = _answered_days(home.parent)[-1]
         said_of_it, run = (newest / f"{LATEST}.json").read_text(), (newest / LATEST).readlink()
         _replace_latest(home.parent, said_of_it, f"{newest.name}/{run}")
-        if newest == _answered_days(home.parent)[-1]:
+        if said_of_it == (_answered_days(home.parent)[-1] / f"{LATEST}.json").read_text():
             return
 
 
