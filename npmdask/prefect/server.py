@@ -26,7 +26,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 from uuid import uuid4
@@ -135,8 +135,14 @@ def ask(url: str, path: str, query: Any = None, *, auth: str | None = None) -> A
     headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
 
     def answer(path: str, data: bytes | None = None) -> Any:
-        with _OPEN(Request(f"{url}{path}", data, headers), timeout=30) as found:
-            return json.loads(found.read())
+        for pause in (*BUSY, None):
+            try:
+                with _OPEN(Request(f"{url}{path}", data, headers), timeout=30) as found:
+                    return json.loads(found.read())
+            except HTTPError as error:
+                if error.code != 503 or pause is None:
+                    raise
+            time.sleep(pause)
 
     if query is None:
         return answer(path)
@@ -145,6 +151,7 @@ def ask(url: str, path: str, query: Any = None, *, auth: str | None = None) -> A
     return answer(path, json.dumps(query).encode())
 
 
+BUSY = (0.2, 1.0, 3.0)  # seconds before it is asked again, whose database had no time: it answers 503
 _OPEN = build_opener(ProxyHandler({})).open  # this machine, or a service beside it: never through a proxy
 
 

@@ -6,12 +6,15 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
 from npmdask.prefect import reports
 from npmdask.prefect.programs import BELOW
+from npmdask.prefect.server import ask
 
 AUTH = "npmdask:secret"
 
@@ -137,3 +140,26 @@ def test_links_are_of_pages_that_are_served(root: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(BELOW, str(root))
     assert reports.page_url(page) == "http://127.0.0.1:4201/a%20b/report.html"
     assert reports.page_url(root.parent / "outside.html") is None
+
+
+@pytest.mark.slow
+def test_a_server_whose_database_is_busy_is_asked_again() -> None:
+    """Mutant: one 503, as Prefect says where SQLite is locked, and the page knows no schedule."""
+    answers = [503, 503, 200]
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(answers.pop(0))
+            self.end_headers()
+            self.wfile.write(b"[1]")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        assert ask(f"http://127.0.0.1:{server.server_port}", "/flows", auth="a:b") == [1] and not answers
+        answers[:] = [404, 200]
+        with pytest.raises(HTTPError):
+            ask(f"http://127.0.0.1:{server.server_port}", "/flows", auth="a:b")
+        server.shutdown()
