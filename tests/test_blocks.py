@@ -314,7 +314,7 @@ def test_alarms_name_metrics_that_are_exported() -> None:
     assert set(re.findall(r"`(npmdask_\w+)`", page)) == exported
     (groups,) = [yaml.safe_load(part.text)["groups"] for part in ALL if part.begin == "groups:"]
     rules = [rule for group in groups for rule in group["rules"]]
-    assert len(rules) == 3 and all(rule["annotations"]["summary"] for rule in rules)
+    assert len(rules) == 5 and all(rule["annotations"]["summary"] for rule in rules)
     assert not [rule for rule in rules if not set(re.findall(r"npmdask_\w+", rule["expr"])) <= exported]
 
 

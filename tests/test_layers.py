@@ -94,7 +94,7 @@ PAIRS = {
     "estimators": "complex containers missing rotations streaming weights",
     "experiments": "accounting dp_pca privacy report theory",
     "federated": "accounting privacy theory",
-    "formats": "symmetric writers",
+    "formats": "missing symmetric writers",
     "latent": "estimators manage report symmetric tensors topics",
     "ledger": "accounting audit privacy",
     "manage": "ledger report",

@@ -22,7 +22,6 @@ from npmdask.formats import TABLES, open_file, tell_format
 from npmdask.formats.common import tile_rows
 from npmdask.formats.ingest import file_of, look_of
 from npmdask.formats.tables import kind_of, missing_words, open_csv
-from npmdask.missing.gaps import Marks, is_marked
 
 if TYPE_CHECKING:
     from npmdask.config import ExpectTable, SourceTable
@@ -62,7 +61,7 @@ def require_expected(asked: SourceTable, expect: ExpectTable) -> None:
     write_file_atomically(note, digest.encode(), 0o600)
 
 
-def _failed(found: _Array, expect: ExpectTable, marks: Marks) -> Iterator[str]:
+def _failed(found: _Array, expect: ExpectTable, marks: tuple[float, ...]) -> Iterator[str]:
     """Say which expectations do not hold, and by how much; those that need a read only where all others hold."""
     types, most = expect.types or {}, expect.missing
     shares = most if isinstance(most, dict) else {}
@@ -95,7 +94,7 @@ class _Array:
         """Say which columns are of another type."""
         return _unlike(dict.fromkeys(types, KINDS.get(self._source.dtype.kind, str(self._source.dtype))), types)
 
-    def missing(self, marks: Marks, _: Iterable[str], *, read: bool) -> Counts:
+    def missing(self, marks: tuple[float, ...], _: Iterable[str], *, read: bool) -> Counts:
         """Count missing values of columns, if these are to be read, and rows."""
         source, rows = self._source, self._source.shape[0]
         if not read or (source.dtype.kind in "iub" and not marks):
@@ -122,7 +121,7 @@ class _Table(_Array):
             else:
                 yield from _unlike({name: _word_of(part.field(name).type) for name in types}, types)
 
-    def missing(self, marks: Marks, shares: Iterable[str], *, read: bool) -> Counts:
+    def missing(self, marks: tuple[float, ...], shares: Iterable[str], *, read: bool) -> Counts:
         with tempfile.TemporaryDirectory() as spool:
             source: Any = open_file(self._path, None, "nan", None, Path(spool))
             if not read and source.rows is not None:
@@ -141,8 +140,10 @@ def _names_in(labels: Labels | None) -> list[str]:
     return [str(name) for name in axes[0].values] if len(axes) == 1 and axes[0].values is not None else []
 
 
-def _count(batches: Iterator[np.ndarray], marks: Marks, names: Sequence[str], columns: int) -> Counts:
+def _count(batches: Iterator[np.ndarray], marks: tuple[float, ...], names: Sequence[str], columns: int) -> Counts:
     """Count missing values of each column, and rows."""
+    from npmdask.missing.gaps import is_marked
+
     counts, rows = np.zeros(columns, np.int64), 0
     for batch in batches:
         counts += (is_marked(batch, marks) | np.isnan(batch)).sum(axis=0)
