@@ -94,7 +94,7 @@ class File(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    notify: NotifyTable | None = Field(None, description="where the end of runs is told")
+    notify: NotifyTable | None = Field(None, description="webhook that hears how runs end")
     schedule: list[ScheduleEntry] = Field(default_factory=list, description="one table for each schedule")
 
 
