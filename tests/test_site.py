@@ -64,7 +64,9 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 100
     for page in pages:
-        assert not EXTERNAL.findall(page.read_text()), page
+        text = page.read_text()
+        assert not EXTERNAL.findall(text), page
+        assert "](data:" not in text, f"{page}: a picture is shown as text"
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", sheet.read_text()), sheet
 
