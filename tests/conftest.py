@@ -76,6 +76,17 @@ def signals_given_back() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@pytest.fixture(autouse=True)
+def sources_given_back() -> Iterator[None]:
+    """What a test or an example registers, no other test opens: packages have schemes of the same names."""
+    module = sys.modules.get("npmdask.core.storage.source")
+    before = dict(module._OPENERS) if module else {}
+    yield
+    if (module := sys.modules.get("npmdask.core.storage.source")) is not None:
+        module._OPENERS.clear()
+        module._OPENERS.update(before)
+
+
 def often(cases: Iterable[Any], *chosen: int) -> list[Any]:
     """Cases of ``parametrize``: the chosen ones (by their place) in every run of the tests, the others in `make full`.
 
