@@ -14,7 +14,7 @@ from typing import Any
 from npmdask import top_k
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.operators import _protocol as protocol
-from npmdask.core.operators import gram_matrix
+from npmdask.core.operators import gram_matrix, row_gram
 
 
 def die_at(where: str) -> None:
@@ -37,8 +37,11 @@ def die_at(where: str) -> None:
 def main(folder: Path, store: str, algorithm: str, where: str) -> None:
     """The whole run, or what is left of it."""
     protocol.RUN_BYTES = protocol.COLUMN_BYTES = 1  # a part for each row of chunks
-    gram_matrix.SUMS_READ = 0
+    gram_matrix.SUMS_READ = row_gram.SUMS_READ = 0
+    row_gram.RUN_BYTES = 1
     die_at(where)
     asked: dict[str, Any] = {"center": True, "scale": True, "missing": "mean", "tol": 1e-2, "iteration_rank": 4}
     asked |= {"row_weights": folder / "u.npy", "column_weights": folder / "v.npy", "algorithm": algorithm}
+    if algorithm == "row-gram":  # scaled, a survey would find what its first pass finds
+        asked |= {"scale": False, "options": {"parts": 2}}
     top_k(folder / "x", 2, store=folder / store, threads=1, commit_seconds=0 if where != "end" else 30, **asked)
