@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse as sp
 import zarr
 from scipy.sparse.linalg import aslinearoperator
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import npmdask
 from npmdask import GramStore
@@ -500,6 +501,22 @@ def test_the_jackknife_leaves_out_each_group(tmp_path: Path) -> None:
         store.group("x")
     with pytest.raises(BadInputError, match="k = 7"):
         store.jackknife(7)
+
+
+@pytest.mark.slow
+def test_the_jackknife_decomposes_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bits are those of any number of cores, and threads do not wait for each other where others work."""
+    store = npmdask.gram(plain(tmp_path, some(3 * CHUNK)), tmp_path / "G", kind="samples", by_chunks=1)
+    leading, seen = GramStore._leading, set[int]()
+
+    def watched(*args: Any, **asked: Any) -> np.ndarray:
+        seen.update(pool["num_threads"] for pool in threadpool_info())
+        return leading(*args, **asked)
+
+    monkeypatch.setattr(GramStore, "_leading", watched)
+    with threadpool_limits(2):
+        store.jackknife(2)
+    assert seen == {1}
 
 
 @pytest.mark.slow
