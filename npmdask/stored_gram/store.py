@@ -417,11 +417,10 @@ class GramStore:
         require_confidence(confidence)
         more = min(k + 1, self.columns)
         sizes = np.array([sum(part.rows for part in self.parts if part.group == name) for name in groups])
-        left_out = np.empty((len(groups), more))
         with single_threaded_blas():  # the same bits on any number of cores; on busy ones threads wait for each other
             whole = self._leading(self._sums, more, center=center, scale=scale)
-            for place, sums in self._without_each(list(range(len(groups))), None):
-                left_out[place] = self._leading(sums, more, center=center, scale=scale)
+            each = self._without_each(list(range(len(groups))), None)
+            left_out = np.stack([self._leading(sums, more, center=center, scale=scale) for _, sums in each])
         return Jackknife.of(whole, left_out, sizes, groups, k, confidence)
 
     def bootstrap(

@@ -6,6 +6,10 @@ in another order; a merge that takes the same columns twice.
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +92,46 @@ def test_complete_columns_are_summed_exactly_and_a_gap_is_refused(tmp_path: Path
     np.testing.assert_allclose(store.matrix(), about @ about.T, atol=1e-9)
     with pytest.raises(BadInputError, match="nan at row"):
         npmdask.gram(da.from_zarr(path).T.map_blocks(lambda b: np.where(b == 9, np.nan, b)), tmp_path / "H")
+
+
+KILLED = """
+import os, sys
+import dask.array as da
+import npmdask
+from npmdask.core.operators import _protocol
+from npmdask.core.runs.observers import Observer
+
+_protocol.RUN_BYTES = _protocol.COLUMN_BYTES = 1
+
+class Killer(Observer):
+    tasks = 0
+    def on_task(self, record):
+        self.tasks += bool(record.bytes_read)
+        if self.tasks == int(sys.argv[3]):
+            os.kill(os.getpid(), 9)
+
+def prepared(columns):
+    return columns - columns.mean(axis=1, keepdims=True)
+
+rows = da.from_zarr(sys.argv[1]).T.map_blocks(prepared, dtype="f8")
+made = npmdask.gram(rows, sys.argv[2], kind="samples", threads=1, commit_seconds=0, observer=Killer())
+print(made.bytes_read)
+"""
+
+
+@pytest.mark.slow
+def test_killed_inside_its_pass_it_goes_on_where_the_same_call_is_made_again(tmp_path: Path) -> None:
+    """Another process knows the graph again. Mutant: the identity of rows has a word of each opening."""
+    path = write_zarr(tmp_path / "x.zarr", np.random.default_rng(0).standard_normal((40, 60_000)), (40, 5000))
+
+    def run(store: str, tasks: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", KILLED, str(path), str(tmp_path / store), str(tasks)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    whole, killed, again = run("whole", -1), run("killed", 2), run("killed", -1)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert 0 < int(again.stdout) < int(whole.stdout), "what was committed is not read again"
+    names = [part.name for part in npmdask.GramStore(tmp_path / "whole").parts]
+    for name in names:
+        for file in os.listdir(tmp_path / "whole" / name):
+            assert (tmp_path / "whole" / name / file).read_bytes() == (tmp_path / "killed" / name / file).read_bytes()
