@@ -373,6 +373,11 @@ def _axes(held: Any, dims: Sequence[Any]) -> tuple[Axis, ...]:
     return tuple(axis_of(dim, index[dim].to_numpy() if dim in index else None, held.sizes[dim]) for dim in dims)
 
 
+def _stacked(held: Any) -> dict[str, list[str]]:
+    """The dimensions that are several, by what these are called: no file has indexes of several levels."""
+    return {dim: [*index.names] for dim, index in held.indexes.items() if dim in held.dims and hasattr(index, "levels")}
+
+
 def picked(rows: Any, present: np.ndarray | None) -> Any:
     """Rows that are present; None: all."""
     return rows if present is None else rows.isel({rows.dims[0]: np.flatnonzero(present)})
@@ -767,20 +772,17 @@ class FieldModel(Saved):
         if found.turn is not None:
             held |= {"turn": (("read", "along"), found.turn), "rotation": (("turned", "along"), found.rotation)}
         held |= {name: ("along", array) for name, array in found.numbers.items()}
-        frames = {"scores": self.scores()}
-        frames |= {
-            f"grid{i}": one.grid.copy(data=np.zeros_like(one.grid)) for i, one in enumerate(field_.parts.values())
-        }
+        frames, grids = {"scores": self.scores()}, [one.grid for one in field_.parts.values()]
+        frames |= {f"grid{i}": grid.copy(data=np.zeros_like(grid)) for i, grid in enumerate(grids)}
         whole = Dataset(held)
+        stacked = {prefix: _stacked(frame) for prefix, frame in frames.items()}
         for prefix, frame in frames.items():
+            frame = frame.reset_index([*stacked[prefix]])
             own = frame.rename({name: f"{prefix}_{name}" for name in (*frame.dims, *frame.coords)})
             whole = whole.merge(own.rename(prefix).to_dataset())
-        about = {"kind": field_.kind, "parts": [*field_.parts], "samples": field_.samples}
+        about = {"kind": field_.kind, "parts": [*field_.parts], "samples": field_.samples, "stacked": stacked}
+        about |= {"dims": [one.dims for one in field_.parts.values()], "names": [grid.name for grid in grids]}
         about |= {"marks": [] if found.missing is None else found.missing.values}
-        about |= {
-            "dims": [one.dims for one in field_.parts.values()],
-            "names": [one.grid.name for one in field_.parts.values()],
-        }
         return about, whole
 
     def _take(self, about: dict[str, Any], whole: Any) -> None:
@@ -790,7 +792,8 @@ class FieldModel(Saved):
         def frame(prefix: str) -> Any:
             own = [name for name in whole.variables if str(name).startswith(f"{prefix}_")]
             found = whole.reset_coords().set_coords(own)[prefix]
-            return found.rename({name: str(name)[len(prefix) + 1 :] for name in (*found.dims, *found.coords)})
+            found = found.rename({name: str(name)[len(prefix) + 1 :] for name in (*found.dims, *found.coords)})
+            return found.set_index(about.get("stacked", {}).get(prefix, {}))
 
         samples = tuple(about["samples"])
         parts = {

@@ -12,8 +12,8 @@ import numpy as np
 from npmdask.core.numerics.domains import less_one, one_of
 from npmdask.core.numerics.subspaces import fix_signs
 from npmdask.core.numerics.units import attributes
-from npmdask.core.runs.components import StoredComponents
-from npmdask.errors import require
+from npmdask.core.runs.components import REMEDY, StoredComponents
+from npmdask.errors import BadInputError, require
 from npmdask.estimators.fields import FieldModel, Fields, Results, Saved, Words, found_of, picked, rotation_answers
 from npmdask.missing.gaps import DROP, MEAN, REFUSE
 from npmdask.rotations.turned import simple_structure
@@ -91,7 +91,11 @@ class _Pairs(Saved):
         BadInputError
             Nothing was given, or another grid.
         """
-        return self._of_given("transform needs fields", FieldModel.transform, X, Y, normalized)
+        try:
+            return self._of_given("transform needs fields", FieldModel.transform, X, Y, normalized)
+        except BadInputError as error:  # there are no least squares along vectors that may not be orthogonal
+            said = "; a model fitted with missing='mean' counts them as means"
+            raise BadInputError(str(error).replace(REMEDY, said)) from error
 
     def inverse_transform(self, X: Any = None, Y: Any = None) -> Any:
         """

@@ -14,7 +14,7 @@ import xarray as xr
 
 import npmdask
 from npmdask.errors import BadInputError
-from npmdask.xarray import EOF, MCA, ComplexEOF, EOFRotator, HilbertEOF
+from npmdask.xarray import EOF, MCA, ComplexEOF, EOFRotator, HilbertEOF, MCARotator
 
 LAT, LON = [-60.0, -20.0, 20.0, 60.0], [0.0, 90.0, 180.0]
 
@@ -380,6 +380,39 @@ def test_coordinates_of_any_name_are_saved(engine: str, tmp_path: Path) -> None:
         first, wanted = (one.components() for one in (again, model))
         for mine, theirs in zip(*(each if i == 2 else [each] for each in (first, wanted)), strict=True):
             xr.testing.assert_allclose(mine, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["zarr", "scipy"])
+def test_dimensions_that_are_several_are_written_and_read(engine: str, tmp_path: Path) -> None:
+    """Of samples, of the grid, and of both fields of a pair; a model of plain dimensions is the same beside it.
+
+    Mutants: they are not taken apart (NotImplementedError of xarray); not put together again; each by the names of
+    another.
+    """
+    X = ensemble().fillna(5.0)
+    times, points = X.stack(sample=("time", "member")), X.isel(member=0, drop=True).stack(point=("lat", "lon"))
+    several = times.stack(point=("lat", "lon"))
+    for i, (given, dim) in enumerate(
+        [(times, "sample"), (points, "time"), (several, "sample"), (X, ("time", "member"))]
+    ):
+        held = list(given.indexes["sample"].names) if i in (0, 2) else []
+        one = EOF(2).fit(given, dim=dim)
+        one.save(tmp_path / f"{i}", engine=engine)
+        again = EOF.load(tmp_path / f"{i}", engine=engine)
+        xr.testing.assert_allclose(again.scores(), one.scores())
+        xr.testing.assert_allclose(again.components(), one.components())
+        xr.testing.assert_allclose(again.transform(given), one.scores())
+        assert [*again.scores().indexes.get("sample", [])] == [*one.scores().indexes.get("sample", [])]
+        assert not held or again.scores().sel(sample=(10, "b")).sizes == {"mode": 2}
+        with pytest.raises(BadInputError, match="give the same ones"):
+            again.transform(given.drop_isel({"point" if "point" in given.dims else "lat": [0]}))
+    pair = MCA(2).fit(several, times, dim="sample")
+    for one in (pair, MCARotator(2).fit(pair)):
+        again = type(one).deserialize(type(one).deserialize(one.serialize()).serialize())
+        for found, wanted in zip(again.scores(), pair.scores() if one is pair else one.scores(), strict=True):
+            xr.testing.assert_allclose(found, wanted)
+        assert again.components()[0].indexes["point"].names == ["lat", "lon"]
 
 
 def test_what_is_no_model_is_refused_in_a_sentence(tmp_path: Path) -> None:

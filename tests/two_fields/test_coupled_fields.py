@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +224,26 @@ def test_samples_that_one_field_lacks_are_left_out_of_both(kind: Any) -> None:
         kind(2).fit(X.where(X["time"] < 40), Y.where(Y["time"] >= 40), dim="time")
     with pytest.raises(BadInputError, match="has no value in the first row but has one"):
         kind(2).fit(X.where(X["lat"] + X["time"] > -50), Y, dim="time")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [MCA, CCA])
+def test_a_refused_gap_names_what_pairs_take(kind: Any) -> None:
+    """A model fitted with missing="mean" takes it. Mutant: the sentence of models of one field, with its word."""
+    X, Y = pair()
+    gap = X.where((X["time"] != 3) | (X["lon"] != 2))
+    model = kind(2).fit(X, Y)
+    rotated = [MCARotator(2).fit(model)] if kind is MCA else []
+    for one in (model, *rotated):
+        for ask in (
+            partial(one.transform, X=gap),
+            partial(one.transform, Y=Y.where(Y > 0), X=X),
+            partial(one.predict, gap),
+        ):
+            with pytest.raises(BadInputError, match=r"row . .* not finite.*fitted with missing='mean'") as refused:
+                ask()
+            assert "least-squares" not in str(refused.value)
+        assert np.isfinite(one.transform(X)).all()
+    with pytest.raises(BadInputError, match="least-squares"):  # which models of one field take
+        EOF(2).fit(X).transform(gap)
+    assert np.isfinite(kind(2, missing="mean").fit(X, Y).transform(X=gap)).all()

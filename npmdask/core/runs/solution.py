@@ -21,7 +21,6 @@ from npmdask.core.runs.components import AS_RUN, StoredComponents
 from npmdask.core.runs.left_vectors import left_factor
 from npmdask.core.runs.postprocessing import Postprocessing
 from npmdask.core.runs.resources import DeviceUse, NetworkUse
-from npmdask.core.runs.shown import attributes_of, html_of, line_of
 from npmdask.core.storage.bundle import UNKEPT
 from npmdask.core.storage.kinds import number_array, real_array, traits_of
 from npmdask.core.storage.labels import Labels, as_dataset
@@ -39,14 +38,22 @@ WITHOUT_PASS: dict[str, Any] = {
 class TemporaryStore(AbstractContextManager["TemporaryStore"]):
     """A folder on disk, for as long as this object: removed when it is collected, or Python ends; never flushed.
 
-    As a context it is also removed by an error, whose traceback may be kept, and the object with it.
+    As a context it is also removed by an error, whose traceback may be kept, and the object with it. A copy, or what
+    was pickled, has a folder of its own with the same ``files``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, files: tuple[tuple[str, bytes], ...] = ()) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="npmdask-"))
         UNKEPT.add(self.folder)
         weakref.finalize(self, UNKEPT.discard, self.folder)
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        for name, content in files:
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_bytes(content)
+
+    def __reduce__(self) -> Any:
+        held = (file for file in self.folder.rglob("*") if file.is_file())
+        return TemporaryStore, (tuple((str(file.relative_to(self.folder)), file.read_bytes()) for file in held),)
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
@@ -196,6 +203,10 @@ class Solution(Postprocessing):
     analysed: Analysed = field(default_factory=Analysed, compare=False)
     temporary_store: TemporaryStore | None = field(default=None, repr=False, compare=False)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kept = state["temporary_store"]
+        vars(self).update(state if kept is None else state | {"store": str(kept.folder / "run")})
+
     @property
     def converged(self) -> bool:
         """Return whether every component reached the tolerance."""
@@ -216,10 +227,14 @@ class Solution(Postprocessing):
         return f"{traits.values} of rows that are not centred" if traits.of_rows else "values"
 
     def __repr__(self) -> str:
+        from npmdask.core.runs.shown import line_of
+
         return line_of(self)
 
     def _repr_html_(self) -> str:
         """Show the answer in a notebook: what it is, how wrong it can be, and the first values."""
+        from npmdask.core.runs.shown import html_of
+
         return html_of(self)
 
     @property
@@ -439,6 +454,8 @@ class Solution(Postprocessing):
         dict
             Text and numbers, as attributes of NetCDF; ``values`` says what these are.
         """
+        from npmdask.core.runs.shown import attributes_of
+
         return attributes_of(self, scaled)
 
     def _require_centred(self) -> None:
@@ -498,7 +515,8 @@ class Solution(Postprocessing):
         """
         Read the left singular vectors from the store (``kind = "matrix"`` only).
 
-        Of a run without a store they lie in a temporary folder (m x k float64 on disk) until the solution is gone.
+        Of a run without a store they lie in a temporary folder (m x k float64 on disk) until the solution is gone; what
+        is copied deeply, or pickled, takes them along.
 
         Returns
         -------
