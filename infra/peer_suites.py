@@ -73,7 +73,7 @@ SUITES = {
         ("tests/conftest.py", "tests/test_pca.py", "src/testing"),
         ("tests/test_pca.py",),
         {"scanpy": {"pp.pca": "npmdask.anndata:pca"}},
-        ("-p", "testing.scanpy._pytest"),
+        ("-p", "testing.scanpy._pytest", "-p", "infra.scanpy_tests"),
         path="src",
     ),
     "xeofs": Suite(

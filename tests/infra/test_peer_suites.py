@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import sklearn.decomposition
 import yaml
 
 import npmdask
-from infra import peer_suites
+from infra import peer_suites, scanpy_tests
 from infra.peer_suites import SUITES, Row, Table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,6 +98,38 @@ def test_the_kept_table_is_that_of_the_page_and_of_the_pins() -> None:
         want |= {"passed": row.passed, "of": row.counted(table.uncounted)}
         assert {key: int(shown[key][at]) for key in want} == want
     assert len(page.split()) <= 250
+
+
+@pytest.mark.slow
+def test_cells_are_made_of_the_shape_that_scanpy_downloads() -> None:
+    """Mutants: fewer genes; no kinds of cells; numbers that are no counts; cells in any order; other ones each time."""
+    made = scanpy_tests.pbmc3k()
+    x = made.X
+    assert made.shape == (2700, 32738) and made.var_names.is_unique and x.has_canonical_format
+    assert (x.data == np.round(x.data)).all() and 500 < x.nnz / 2700 < 1500
+    assert 0.4 < (x.getnnz(axis=0) > 0).mean() < 0.6  # of 32,738 genes 16,634 are seen there
+    deep = np.asarray(x.sum(axis=1)).ravel()
+    assert deep[:200].min() > deep[-200:].max()
+    rows = np.log1p(x[:, np.argsort(-x.getnnz(axis=0))[:300]].toarray())
+    values = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
+    assert values[scanpy_tests.KINDS - 1] > 2 * values[scanpy_tests.KINDS]  # kinds, and depths
+    assert (scanpy_tests.counts() != x).nnz == 0
+
+
+@pytest.mark.slow
+def test_what_scanpy_lacks_is_put_in_its_place_after_its_plugin_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its plugin refuses an earlier import. Mutants: an import at the top; a name that is there is taken away."""
+    assert SUITES["scanpy"].options == ("-p", "testing.scanpy._pytest", "-p", "infra.scanpy_tests")
+    alone = "import sys, infra.scanpy_tests; sys.exit('scanpy' in sys.modules or 'anndata' in sys.modules)"
+    assert subprocess.run((sys.executable, "-c", alone), cwd=ROOT).returncode == 0
+    scanpy, helpers = (SimpleNamespace(datasets=SimpleNamespace()), SimpleNamespace(as_sparse_dask_matrix=len))
+    monkeypatch.setitem(sys.modules, "scanpy", scanpy)
+    monkeypatch.setitem(sys.modules, "anndata.tests", SimpleNamespace(helpers=helpers))
+    scanpy_tests.pytest_configure()
+    assert scanpy.datasets.pbmc3k is scanpy_tests.pbmc3k and helpers.as_sparse_dask_array is len
+    helpers.as_sparse_dask_array = max
+    scanpy_tests.pytest_configure()
+    assert helpers.as_sparse_dask_array is max
 
 
 def test_the_night_takes_the_tests_of_dask_ml_from_the_tag_of_the_pin() -> None:
