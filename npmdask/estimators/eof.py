@@ -99,6 +99,9 @@ class EOF(FieldModel, Words):
     ----------
     solution_ : Solution
         The answer, with its certificate; its components are those of the weighted grid points that have data.
+    rows_ : xarray.DataArray
+        The samples in rows, as they were read, and not copied: what a report of ``store`` draws time series of, by
+        ``write_report(store, page=PageOptions(data=model.rows_))``.
 
     Examples
     --------
@@ -163,7 +166,7 @@ class EOF(FieldModel, Words):
         rule, marks = self._missing_rule(self.missing), checked_marks(self.missing_values)
         rule = REFUSE if rule == DROP and self.preprocessor.of_complex else rule
         present = self.preprocessor.present(X) if rule == DROP else None
-        rows = picked(self.preprocessor.rows(X), present)
+        rows = self.rows_ = picked(self.preprocessor.rows(X), present)
         columns = self.preprocessor.column_weights(
             weights, use_coslat=self.use_coslat, missing=rule, marks=marks, rows=rows
         )

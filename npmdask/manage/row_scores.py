@@ -22,7 +22,7 @@ from npmdask.core.runs.components import StoredComponents
 from npmdask.core.runs.restore import solution_of
 from npmdask.core.runs.solution import Solution
 from npmdask.core.storage.labels import colour_of, labels_in_file
-from npmdask.core.storage.source import Source
+from npmdask.core.storage.source import IN_MEMORY, Source
 from npmdask.errors import BadInputError, NpmdaskError, require
 from npmdask.manage.kinds import PageOptions
 
@@ -183,6 +183,9 @@ def _read_row_scores(solution: Solution, spec: dict[str, Any], page: PageOptions
     components = solution.analysed.components
     assert components is not None
     given = spec["source"] if page.data is None else page.data
+    if isinstance(given, str) and given.startswith(IN_MEMORY):
+        remedy = "give them, write_report(STORE, page=PageOptions(data=X)), and those of an EOF as data=model.rows_"
+        raise BadInputError(f"the data were in the memory of a program: {remedy}")
     dim = spec.get("dim") or (solution.labels.rows[0].name if page.data is not None and solution.labels.rows else None)
     opened = components.opened(given, dim if _has_named_dim(given) else None, kind=spec["data"]["kind"])
     require_same_data(opened.fingerprint, spec, opened.path)

@@ -116,6 +116,15 @@
     const bytes = Uint8Array.from(atob(facts.cells), (c) => c.charCodeAt(0)), values = new Float32Array(bytes.buffer), n = facts.x.length;
     const across = edges(facts.x), up = edges(facts.y), top = Math.log(Math.max(facts.most, 2));
     const paint = (v) => Number.isNaN(v) ? facts.colours === "signed" ? ABSENT : "" : facts.colours === "signed" ? v ? shade(v < 0 ? BELOW : ABOVE, Math.abs(v) / facts.most) : "" : v > 0 ? shade(AMOUNT, 0.19 + 0.81 * Math.log(Math.max(v, 1)) / top) : "";
+    const coast = (ctx, px, py) => {  // between cells with a value and cells without
+      ctx.beginPath();
+      values.forEach((v, i) => {
+        const column = i % n, row = (i - column) / n, right = px[column + 1], below = py[row + 1], absent = Number.isNaN(v);
+        if (column + 1 < n && Number.isNaN(values[i + 1]) !== absent) { ctx.moveTo(right, py[row]); ctx.lineTo(right, below); }
+        if (i + n < values.length && Number.isNaN(values[i + n]) !== absent) { ctx.moveTo(px[column], below); ctx.lineTo(right, below); }
+      });
+      ctx.strokeStyle = colour("--ink"); ctx.lineWidth = 0.8 * uPlot.pxRatio; ctx.stroke();
+    };
     const draw = (u) => {
       const { ctx, bbox } = u, px = across.map((v) => Math.round(u.valToPos(v, "x", true))), py = up.map((v) => Math.round(u.valToPos(v, "y", true)));
       ctx.save(); ctx.beginPath(); ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height); ctx.clip();
@@ -125,6 +134,7 @@
         ctx.fillStyle = fill;
         ctx.fillRect(Math.min(px[column], px[column + 1]), Math.min(py[row], py[row + 1]), Math.abs(px[column + 1] - px[column]), Math.abs(py[row + 1] - py[row]));
       });
+      if (facts.colours === "signed") coast(ctx, px, py);
       ctx.restore();
     };
     const inside = (limits, v) => limits.findIndex((edge, i) => i + 1 < limits.length && (v - edge) * (v - limits[i + 1]) <= 0);

@@ -40,6 +40,7 @@ LINES = "#7f8895"  # axes and rules
 INK = "#0a0b0c"  # in place of the colour of the text around a picture, until it is written
 ALONE = "#717a86"  # that of a picture with nothing around it: seen on white and on black
 MARKS = "os^Dv"
+MESH: Any = {"shading": "nearest", "rasterized": True, "antialiased": False}  # of the cells of a map
 MANY = 400  # points: they are drawn as an image inside of the SVG
 
 
@@ -205,7 +206,9 @@ def _image(field: Map, title: str) -> str:
 
 
 def _map(field: Map, title: str) -> Any:
-    """A map as a figure: blue below 0 and red above it, or one colour that grows with the amount."""
+    """A map as a figure: blue below 0 and red above it, or one colour that grows with the amount; a line around what
+    has no value.
+    """
     import numpy as np
 
     figure, axis = axes(title, field.x_name, field.y_name)
@@ -221,16 +224,10 @@ def _map(field: Map, title: str) -> Any:
         norm, values = LogNorm(1, max(most, 2)), np.where(values > 0, values, np.nan)
     shades: Any = LinearSegmentedColormap.from_list("shades", list(zip(steps, ends, strict=True)))
     shades = shades.with_extremes(bad=ABSENT if field.colours == "signed" else "#00000000")
-    drawn = axis.pcolormesh(
-        field.x,
-        field.y,
-        np.ma.masked_invalid(values),
-        cmap=shades,
-        norm=norm,
-        shading="nearest",
-        rasterized=True,
-        antialiased=False,
-    )
+    drawn = axis.pcolormesh(field.x, field.y, np.ma.masked_invalid(values), cmap=shades, norm=norm, **MESH)
+    absent = np.isnan(values)
+    if field.colours == "signed" and absent.any() and min(absent.shape) > 1:  # land has a coast
+        axis.contour(field.x, field.y, absent, [0.5], colors=INK, linewidths=0.7)
     axis.grid(False)
     figure.colorbar(drawn, ax=axis)
     return figure

@@ -14,6 +14,8 @@ from eofs.standard import Eof
 from sklearn.preprocessing import StandardScaler
 
 from npmdask.errors import BadInputError, RefusedError
+from npmdask.manage.kinds import PageOptions
+from npmdask.manage.report import report_of
 from npmdask.xarray import EOF, MCA, HilbertEOF
 
 
@@ -351,3 +353,25 @@ def test_coupled_patterns_of_principal_components() -> None:
     scores = field(40).isel(lat=0, drop=True).rename(lon="mode")
     left, right = MCA(2).fit(scores, field(40, seed=5), dim="time").components()
     assert (left.dims, right.dims) == (("mode", "mode_"), ("mode", "lat", "lon"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_report_of_a_field_in_memory_draws_time_series(gaps: bool, tmp_path: Path) -> None:
+    """Of the rows that the model read; without them the page says what to give. Times without any value have no point.
+
+    Mutants: rows of other chunks than those that were read, which are no data of the run; all times.
+    """
+    X = field().where(field()["time"].dt.day != 3) if gaps else field()
+    store = tmp_path / "run"
+    model = EOF(2, use_coslat=True, store=store, tol=1e-10).fit(X)
+    (text,) = next(one for one in report_of(store).sections if one.title == "Scores of rows").blocks
+    assert "data=model.rows_" in text.text
+    with pytest.raises(BadInputError, match="not what the run was made of"):
+        report_of(store, PageOptions(data=(X + 1).chunk(time=60)))
+    for again in (report_of(store, PageOptions(data=model.rows_)), report_of(store)):
+        first, second = next(one for one in again.sections if one.title == "Scores over time").blocks[1:]
+        scores = model.scores().dropna("time")
+        assert len(first.series[0].x) == len(scores) == (116 if gaps else 120)
+        for one, wanted in ((first, scores[:, 0]), (second, scores[:, 1])):
+            np.testing.assert_allclose(one.series[0].y, wanted, atol=1e-3 * float(abs(wanted).max()))

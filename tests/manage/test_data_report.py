@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +28,7 @@ from npmdask.manage.report import report_of, write_report
 from npmdask.manage.row_scores import PART, Density, row_scores
 from npmdask.report import Map, Plot, Report, Series, as_html, as_json, as_markdown
 from npmdask.report.blocks import section
-from npmdask.report.plots import COLOURS
+from npmdask.report.plots import COLOURS, draw
 from npmdask.report.render import behind
 from tests.conftest import write_zarr
 from tests.prefect.browser import browser, missing
@@ -141,6 +142,18 @@ def test_land_stays_empty_on_a_map() -> None:
     (field,) = [block for block in shown.blocks if isinstance(block, Map)]
     assert field.values == ((0.5, None, -0.5), (None, None, 0.7)) and field.x == (0.0, 5.0, 9.0)
     assert shown.title == "Components as maps" and "Grey" in shown.blocks[0].text  # type: ignore[union-attr]
+
+
+def land(columns: int = 4, **more: Any) -> Map:
+    """A map of two rows, with no values in the left half of the second."""
+    empty = tuple(None if i < columns // 2 else 0.5 for i in range(columns))
+    return Map(title="t", values=((-1.0,) * columns, empty), x=tuple(map(float, range(columns))), y=(0.0, 1.0), **more)
+
+
+def test_land_has_a_coast() -> None:
+    """Mutants: no line; one where all is sea, or around what is no land: cells of a density without a row."""
+    drawn, dense, whole = land(), land(colours="amount"), replace(land(), values=((-1.0,) * 4,) * 2)
+    assert [draw(one).count("QuadContourSet") for one in (drawn, dense, whole)] == [1, 0, 0]
 
 
 def test_a_density_grows_and_loses_no_row() -> None:
@@ -352,3 +365,34 @@ def test_a_logarithmic_axis_has_its_numbers_in_a_browser(tmp_path: Path) -> None
     assert {"100", "1,000", "10,000", "1", "1e-8"} <= set(texts), texts
     (size, *_) = {re.findall(r"([\d.]+)px", font)[0] for text, font in found if text == long}
     assert float(size) < 12, "a name that is longer than its axis is written smaller"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason="there is no chromium and chromium-driver here")
+def test_land_has_a_coast_in_a_browser(tmp_path: Path) -> None:
+    """In the colour of the text, light and dark: between land and sea, and nowhere else.
+
+    Mutants: no line between neighbours in a row, or in a column; one between any two cells; one on a density.
+    """
+    maps = [land(), land(colours="amount"), replace(land(), values=((-1.0,) * 4,) * 2)]
+    page = tmp_path / "page.html"
+    page.write_text(as_html(Report(title="t", outcome="o", good=True, sections=(section("S", *maps),))))
+    spy = (
+        "window.drawn = []; let parts = 0; const of = CanvasRenderingContext2D.prototype;"
+        "const {beginPath, lineTo, stroke} = of;"
+        "of.beginPath = function () { parts = 0; return beginPath.call(this); };"
+        "of.lineTo = function (...to) { parts += 1; return lineTo.call(this, ...to); };"
+        "of.stroke = function (...what) { drawn.push([this.canvas, this.strokeStyle, parts]);"
+        "return stroke.call(this, ...what); };"
+    )
+    with browser(tmp_path) as window:
+        window.command("Page.addScriptToEvaluateOnNewDocument", source=spy)
+        for theme in ("light", "dark"):
+            window.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+            window.open(page.as_uri())
+            found = window.run(
+                "const all = [...document.querySelectorAll('canvas')], known = document.createElement('canvas')"
+                ".getContext('2d'); known.strokeStyle = getComputedStyle(document.body).color;"
+                "return drawn.filter((one) => one[1] === known.strokeStyle).map((one) => [all.indexOf(one[0]), one[2]])"
+            )
+            assert {(canvas, parts) for canvas, parts in found} == {(0, 3), (2, 0)}, theme
