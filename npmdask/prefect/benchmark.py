@@ -14,24 +14,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from prefect import flow, get_run_logger
+from prefect import get_run_logger
 
 from npmdask.core.storage.bundle import write_file_atomically
 from npmdask.core.storage.paths import require_no_link
 from npmdask.errors import RefusedError, require, require_known
-from npmdask.prefect.heartbeat import tended
 from npmdask.prefect.parameters import Folder, RunId, run_folder, said
 from npmdask.prefect.programs import counted
 from npmdask.prefect.publish import progress_text, show, try_to
 from npmdask.prefect.server import ROOT, python_path
-from npmdask.prefect.tasks import end_state, run_name, said_in_a_sentence, step
+from npmdask.prefect.tasks import end_state, step, tended_flow
 from npmdask.report.blocks import table
 from npmdask.report.render import markdown
 
 
-@flow(name="benchmark", flow_run_name=run_name("benchmark"), persist_result=False)
-@said_in_a_sentence
-@tended
+@tended_flow()
 def benchmark(
     rows: Annotated[
         list[str] | None, said("names of benchmarks, as `python -m benchmarks --list` prints them; all if left out")

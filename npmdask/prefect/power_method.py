@@ -15,7 +15,7 @@ from npmdask.core.runs.observers import Observers
 from npmdask.core.runs.progress import ProgressBar
 from npmdask.errors import RefusedError
 from npmdask.manage.report import summary
-from npmdask.prefect.heartbeat import require_progress, tended
+from npmdask.prefect.heartbeat import require_progress
 from npmdask.prefect.parameters import (
     Changes,
     Config,
@@ -39,21 +39,13 @@ from npmdask.prefect.tasks import (
     plain_configuration,
     plan,
     reported,
-    run_name,
-    said_in_a_sentence,
     step,
+    tended_flow,
     validate,
 )
 
 
-@flow(
-    name="npm",
-    description="Top-k singular vectors of stored data, out of core.",
-    flow_run_name=run_name("npm"),
-    persist_result=False,
-)
-@said_in_a_sentence
-@tended
+@tended_flow("Top-k singular vectors of stored data, out of core.")
 def npm(
     config: Source,
     k: Annotated[
@@ -242,14 +234,7 @@ def deflate(config: AnyConfig, run_id: str | None = None, more: int = 1) -> dict
     return summary(deflated(folder_of(finished), more, store, config.resources(), observer))
 
 
-@flow(
-    name="npm-deflation",
-    description="The npm flow, then further components from one final Rayleigh-Ritz with the first ones.",
-    flow_run_name=run_name("npm-deflation"),
-    persist_result=False,
-)
-@said_in_a_sentence
-@tended
+@tended_flow("The npm flow, then further components from one final Rayleigh-Ritz with the first ones.")
 def npm_deflation(
     config: Config,
     more: Annotated[int, said("number of further components", ge=1)],
@@ -302,14 +287,7 @@ def release(config: RunConfig, run_id: str) -> dict[str, Any]:
     return summary(solve(problem, store, config.resources(), Observers(ProgressBar(), shown)))
 
 
-@flow(
-    name="distributed-private-pca",
-    description="Top-k components of what several nodes hold, each adding its own noise.",
-    flow_run_name=run_name("distributed-private-pca"),
-    persist_result=False,
-)
-@said_in_a_sentence
-@tended
+@tended_flow("Top-k components of what several nodes hold, each adding its own noise.")
 def distributed_private_pca(config: Config, run_id: RunId = "distributed") -> Any:
     """
     Compute the top-k components of what several nodes hold, each adding its own noise.

@@ -12,7 +12,7 @@ import traceback
 from functools import partial, wraps
 from typing import Annotated, Any
 
-from prefect import flow, get_run_logger
+from prefect import get_run_logger
 from prefect.states import Failed
 
 from npmdask.config import RunConfig
@@ -24,11 +24,11 @@ from npmdask.core.runs.restore import bind
 from npmdask.core.runs.solution import Step
 from npmdask.errors import BudgetError, CommitError, FencedOutError, HeldError, LostError, NpmdaskError, RefusedError
 from npmdask.manage.report import summary
-from npmdask.prefect.heartbeat import require_progress, tended
+from npmdask.prefect.heartbeat import require_progress
 from npmdask.prefect.parameters import Config, RunId, at_store, numbered, said
 from npmdask.prefect.programs import say
 from npmdask.prefect.publish import progress_text, show, try_to
-from npmdask.prefect.tasks import Made, end_state, publish_report, run_name, show_plan, step
+from npmdask.prefect.tasks import Made, end_state, publish_report, show_plan, step, tended_flow
 from npmdask.privacy.account import Account
 from npmdask.privacy.concerns import require_signal
 
@@ -89,9 +89,7 @@ class Announcer(Observer):
         try_to(partial(show, self._name, "progress", progress_text(said, percent), said))
 
 
-@flow(name="private-release", flow_run_name=run_name("private-release"), persist_result=False, retries=0)
-@said_discreetly
-@tended
+@tended_flow(said=said_discreetly, retries=0)
 def private_release(
     config: Config,
     run_id: RunId = "release",

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from prefect import flow, get_run_logger
+from prefect import get_run_logger
 
 from npmdask.core.runs.progress import with_progress
 from npmdask.core.runs.resources import asked_resources
 from npmdask.core.runs.solution import Step
 from npmdask.latent.answers import fit_latent
 from npmdask.manage.report import summary
-from npmdask.prefect.heartbeat import require_progress, tended
+from npmdask.prefect.heartbeat import require_progress
 from npmdask.prefect.parameters import (
     Folder,
     Memory,
@@ -30,20 +30,13 @@ from npmdask.prefect.parameters import (
     said,
 )
 from npmdask.prefect.publish import LivePublisher, ending_text
-from npmdask.prefect.tasks import reported, run_name, said_in_a_sentence, step
+from npmdask.prefect.tasks import reported, step, tended_flow
 from npmdask.topics.documents import documents_of
 from npmdask.topics.run import CorpusFilter, run_topics
 from npmdask.two_fields.answers import fit_coupled
 
 
-@flow(
-    name="topics",
-    description="Topics of documents, out of core.",
-    flow_run_name=run_name("topics"),
-    persist_result=False,
-)
-@said_in_a_sentence
-@tended
+@tended_flow("Topics of documents, out of core.")
 def topics(
     documents: Annotated[str, said("word counts: a file or a store")],
     count: Annotated[int, said("number of topics", ge=1)],
@@ -125,14 +118,7 @@ def topics(
     return reported(run_id, facts)
 
 
-@flow(
-    name="latent",
-    description="A mixture of spherical Gaussians, or independent components, out of core.",
-    flow_run_name=run_name("latent"),
-    persist_result=False,
-)
-@said_in_a_sentence
-@tended
+@tended_flow("A mixture of spherical Gaussians, or independent components, out of core.")
 def latent(
     kind: Annotated[Literal["mixture", "ica"], said("mixture of spherical Gaussians, or independent components (ICA)")],
     samples: Annotated[str, said("a Zarr store of rows of numbers")],
@@ -197,14 +183,7 @@ def latent(
     return reported(run_id, facts)
 
 
-@flow(
-    name="two-fields",
-    description="What two fields have in common: maximum covariance or canonical correlations, out of core.",
-    flow_run_name=run_name("two-fields"),
-    persist_result=False,
-)
-@said_in_a_sentence
-@tended
+@tended_flow("What two fields have in common: maximum covariance or canonical correlations, out of core.")
 def two_fields(
     kind: Annotated[Literal["mca", "cca"], said("mca: largest covariance; cca: largest correlation")],
     left: Annotated[str, said("first field, dense rows: a Zarr store, a URL or a file")],

@@ -9,7 +9,7 @@ No ``from __future__ import annotations`` here: Prefect could not read the param
 
 from typing import Any
 
-from prefect import flow, get_run_logger
+from prefect import get_run_logger
 from prefect.states import Completed
 
 from npmdask.config import RunConfig, StreamTable
@@ -17,17 +17,15 @@ from npmdask.core.runs.observers import Observers
 from npmdask.core.runs.progress import ProgressBar
 from npmdask.errors import BadInputError, TooFewRowsError
 from npmdask.manage.report import summary
-from npmdask.prefect.heartbeat import require_progress, tended
+from npmdask.prefect.heartbeat import require_progress
 from npmdask.prefect.parameters import Config, RunId, at_store
 from npmdask.prefect.publish import StreamPublisher
-from npmdask.prefect.tasks import plan, report, run_name, said_in_a_sentence, step
+from npmdask.prefect.tasks import plan, report, step, tended_flow
 from npmdask.streaming import run_stream
 from npmdask.streaming.problem import StreamProblem
 
 
-@flow(name="streaming-update", flow_run_name=run_name("streaming-update"), persist_result=False)
-@said_in_a_sentence
-@tended
+@tended_flow()
 def streaming_update(config: Config, run_id: RunId = "streaming-update") -> Any:
     """Take what is new of a stream into the model. The same run id again: goes on, after a kill too."""
     config = at_store(config, run_id)

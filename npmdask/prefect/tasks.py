@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
-from prefect import Task, get_run_logger
+from prefect import Flow, Task, get_run_logger
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed, State
@@ -22,7 +22,7 @@ from npmdask.core.storage.paths import data_name
 from npmdask.errors import NpmdaskError, warnings_to
 from npmdask.manage.report import summary, write_report
 from npmdask.planning.plan import Plan, plan_lines
-from npmdask.prefect.heartbeat import require_progress
+from npmdask.prefect.heartbeat import require_progress, tended
 from npmdask.prefect.parameters import DATE, configuration, day_of, name_of_run, of_day, require_no_other_flow
 from npmdask.prefect.publish import PLAN, Publisher, show, try_to
 from npmdask.prefect.reports import URL, page_url
@@ -146,6 +146,22 @@ def said_in_a_sentence(function: Made) -> Made:
             return Failed(message=str(error), data=error)
 
     return call  # type: ignore[return-value]
+
+
+def tended_flow(
+    description: str | None = None, said: Callable[[Any], Any] = said_in_a_sentence, **options: Any
+) -> Callable[[Callable[P, R]], Flow[P, R]]:
+    """Make a flow, of its function's name, whose errors are sentences and which its keeper can start again.
+
+    What it returns is kept nowhere. ``options`` : others of ``prefect.flow``.
+    """
+
+    def flow_of(function: Callable[P, R]) -> Flow[P, R]:
+        name = run_name(function.__name__.replace("_", "-"))
+        whole = said(tended(function))
+        return Flow(whole, description=description, flow_run_name=name, persist_result=False, **options)
+
+    return flow_of
 
 
 class FlowStep(Task[P, R]):

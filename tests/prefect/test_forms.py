@@ -140,12 +140,18 @@ def test_what_has_a_flow_of_its_own_is_sent_there() -> None:
 
 def test_every_flow_has_a_keeper_and_a_script() -> None:
     """Fails for a flow that its keeper would not hear of, or whose script does more than run it."""
+    from npmdask.prefect.heartbeat import tended
+    from npmdask.prefect.schedules import FLOWS
+
     found = {}
     for file in (ROOT / "npmdask" / "prefect").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.FunctionDef) and "flow(" in "".join(map(ast.unparse, node.decorator_list)):
-                found[node.name] = ast.unparse(node.decorator_list[-1])
-    assert found == dict.fromkeys(MODULES, "tended"), "tended is the innermost"
+                found[node.name] = [ast.unparse(one).partition("(")[0] for one in node.decorator_list]
+    assert found == {name: ["tended_flow"] for name in MODULES}
+    beats = tended(len).__code__
+    inner: list[Any] = [made.fn.__wrapped__ for made in FLOWS.values()]  # type: ignore[attr-defined]
+    assert all(one.__code__ is beats for one in inner), "it sees errors before they are sentences"
     for name in MODULES:
         kinds = [type(node) for node in ast.parse((ROOT / "flows" / f"{name}.py").read_text()).body]
         assert kinds == [ast.Expr, ast.Import, *[ast.ImportFrom] * (len(kinds) - 3), ast.If], name
