@@ -199,10 +199,20 @@ class LivePublisher(Observer):
     def _plot_is_due(self) -> bool:
         return time.monotonic() - self._plotted > PLOT_EVERY
 
-    def _show_page(self, said: str, percent: float, picture: str, table: str) -> None:
-        self._drawn = f"{picture}\n\n{table}"
+    def _show(self, said: str, percent: float, history: Any) -> None:
+        if self._plot_is_due:
+            self._plot(said, percent, history)
+        else:
+            self._advance_if_due(said, percent)
+
+    def _plot(self, said: str, percent: float, history: Any) -> None:
+        self._drawn = self._draw(history) if history else ""
         self._advance(said, percent)
         self._plotted = time.monotonic()
+
+    def _draw(self, history: Any) -> str:
+        """Return picture and table of what was measured."""
+        raise NotImplementedError
 
 
 class Publisher(LivePublisher):
@@ -226,23 +236,15 @@ class Publisher(LivePublisher):
         rate = step.bytes_read / max(step.seconds, 1e-9) / 1e9
         said = f"step {step.number}: residual {step.worst_residual:.2e} (tol {self._tol:.0e}), {rate:.2f} GB/s"
         self._log.info(said)
-        self._submit_if_due(self._show, said, list(self._history))
-
-    def _show(self, said: str, history: list[dict[str, Any]]) -> None:
-        percent = progress_percent(history, self._tol)
-        if self._plot_is_due:
-            self._plot(said, percent, history)
-        else:
-            self._advance_if_due(said, percent)
+        self._submit_if_due(self._show, said, progress_percent(self._history, self._tol), list(self._history))
 
     def on_end(self, solution: Solution) -> None:
         self._thread.shutdown()
         percent = 100.0 if solution.answered else progress_percent(self._history, self._tol)
         self._plot(ending_text(solution.outcome.sentence, solution.assurance), percent, self._history)
 
-    def _plot(self, said: str, percent: float, history: list[dict[str, Any]]) -> None:
-        drawn = (plot(history, self._tol), convergence_table(history)) if history else ("", "")
-        self._show_page(said, percent, *drawn)
+    def _draw(self, history: Any) -> str:
+        return f"{plot(history, self._tol)}\n\n{convergence_table(history)}"
 
 
 def ending_text(sentence: str, assurance: str) -> str:
@@ -341,20 +343,14 @@ class StreamPublisher(LivePublisher):
         self._history, self._rows = (*self._history, measurement), measurement.rows
         said = measurement_line(measurement)
         self._log.info(said)
-        self._submit_if_due(self._show, said, self._history)
-
-    def _show(self, said: str, history: tuple[Measurement, ...]) -> None:
-        if self._plot_is_due:
-            self._plot(said, self._percent(), history)
-        else:
-            self._advance_if_due(said, self._percent())
+        self._submit_if_due(self._show, said, self._percent(), self._history)
 
     def on_stream_end(self, solution: StreamSolution) -> None:
         self._thread.shutdown()
         self._plot(ending_text(solution.outcome.sentence, solution.assurance), 100.0, self._history)
 
-    def _plot(self, said: str, percent: float, history: tuple[Measurement, ...]) -> None:
-        self._show_page(said, percent, *((pictures(history), measurements_table(history)) if history else ("", "")))
+    def _draw(self, history: Any) -> str:
+        return f"{pictures(history)}\n\n{measurements_table(history)}"
 
     def _percent(self) -> float:
         """Compute the percentage of all rows that are done; 0 of a source whose end is not known."""
