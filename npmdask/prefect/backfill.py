@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,13 @@ from npmdask.config import RunConfig
 from npmdask.core.runs.progress import ProgressBar
 from npmdask.errors import BadInputError, NpmdaskError, RefusedError, closest, require
 from npmdask.manage.commands import add_backfill_options
+from npmdask.prefect.keeper import Reconciler
 from npmdask.prefect.parameters import DATE, due, point_to
 from npmdask.prefect.power_method import npm
 from npmdask.prefect.schedules import Planned, read_schedules
 
 LOOK = 1.0  # seconds between two looks at a run
-OVER = [StateType.COMPLETED, StateType.FAILED, StateType.CANCELLED]
+OVER = [StateType.COMPLETED, StateType.FAILED, StateType.CANCELLED]  # one that crashed starts again
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,7 +91,10 @@ def _here(made: RunConfig, *_: Any) -> str:
 
 
 def _there(made: RunConfig, one: Planned, day: str) -> str:
-    """Let a worker run a day, and wait for its end. A run of this day that an earlier call began is taken up."""
+    """Let a worker run a day, and wait for its end. A run of this day that an earlier call began is taken up.
+
+    One that crashes is scheduled again, as the keeper does: a server without it would leave it crashed.
+    """
     with get_client(sync_client=True) as client:
         try:
             deployment = client.read_deployment_by_name(f"{one.flow.name}/{one.name}").id
@@ -100,8 +104,12 @@ def _there(made: RunConfig, one: Planned, day: str) -> str:
         ours = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment]), state=begun_state)
         begun = [run for run in client.read_flow_runs(flow_run_filter=ours) if run.parameters.get("date") == day]
         run: Any = begun[0] if begun else client.create_flow_run_from_deployment(deployment, parameters={"date": day})
+        keeper, seen = Reconciler(None), ""
         try:
-            while not _is_over(run):
+            while run.state.type not in OVER:
+                keeper.look_after(client, run, datetime.now(UTC))
+                if run.state.name != seen and (seen := run.state.name) == "Late":
+                    say(f"{day}: no worker has taken its run yet, it waits for one")
                 time.sleep(LOOK)
                 run = client.read_flow_run(run.id)
         except KeyboardInterrupt:
@@ -109,11 +117,6 @@ def _there(made: RunConfig, one: Planned, day: str) -> str:
                 client.set_flow_run_state(run.id, Cancelled(message="the backfill was interrupted"))
             raise
     return "" if run.state.is_completed() else str(run.state.message)
-
-
-def _is_over(run: Any) -> bool:
-    """Say whether a run has ended; the keeper starts one that crashed again."""
-    return run.state.type in OVER
 
 
 if __name__ == "__main__":

@@ -85,11 +85,20 @@ class Reconciler:
         now = datetime.now(UTC)
         if self._lost:
             self._since, self._lost = now, False
-        for run in _runs_in_states(client, StateType.RUNNING, StateType.PENDING):
-            self._require_life(client, run, now)
-        for run in _runs_in_states(client, StateType.CRASHED):
-            self._start_again(client, run, now)
+        for run in _runs_in_states(client, StateType.RUNNING, StateType.PENDING, StateType.CRASHED):
+            self.look_after(client, run, now)
         _skip_old_ticks(client, now)
+
+    def look_after(self, client: SyncPrefectClient, run: FlowRun, now: datetime) -> None:
+        """Schedule a run again that has crashed; mark one as crashed that gives no sign of life.
+
+        In another pool one that is being started is left alone: there that may take minutes (of an image, a queue).
+        """
+        assert run.state is not None
+        if run.state.is_crashed():
+            self._start_again(client, run, now)
+        elif run.state.is_running() or (run.state.is_pending() and run.work_pool_name == POOL):
+            self._require_life(client, run, now)
 
     def server_lost(self) -> None:
         """It did not answer: no process could give a sign of life meanwhile."""

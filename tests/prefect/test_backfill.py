@@ -1,0 +1,81 @@
+"""`npmdask backfill` on a Prefect server beside which no keeper runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npmdask.core.checkpoint.store import RunStore
+from npmdask.prefect.programs import AUTH, read_auth_string
+from tests.prefect.conftest import ROOT, Running, Shop, wait_until
+from tests.prefect.served import holder
+
+pytestmark = pytest.mark.slow
+CONFIG = """
+[source]
+path = "{date}.npy"
+kind = "samples"
+[algorithm]
+name = "power"
+target_rank = 3
+max_steps = 5000
+[stop]
+tol = 1e-10
+"""
+SCHEDULES = """
+[[schedule]]
+name = "days"
+flow = "npm"
+config = "daily.toml"
+store = "days"
+cron = "0 2 1 1 *"
+parameters = { date = "yesterday" }
+"""
+MAKE_KNOWN = """
+from prefect.client.orchestration import get_client
+from npmdask.prefect import keeper
+with get_client(sync_client=True) as client:
+    keeper.apply(client, keeper.read_schedules("schedules.toml"))
+"""
+DAYS = ("2026-11-01", "2026-11-02")
+
+
+def test_a_run_that_crashes_without_a_keeper_goes_on(shop: Shop, running: Running) -> None:
+    """Fails where a backfill waits for another program to start a crashed run again. The second day is not killed."""
+    there = {"PREFECT_HOME": str(running.home), "PREFECT_API_URL": running.url, "PYTHONPATH": str(ROOT)}
+    shop.environment = there | {"PREFECT_API_AUTH_STRING": read_auth_string(running.home / AUTH)}
+    for number, day in enumerate(DAYS):  # values that are close: hundreds of steps
+        rows = np.random.default_rng(number).standard_normal((2000, 60)) * 0.98 ** np.arange(60)
+        np.save(shop.folder / f"{day}.npy", rows)
+    (shop.folder / "daily.toml").write_text(CONFIG)
+    (shop.folder / "schedules.toml").write_text(SCHEDULES)
+    assert shop.run("-c", MAKE_KNOWN) == 0, shop.err
+    process = shop.start("-m", "npmdask.prefect.backfill", "days", "--from", DAYS[0], "--to", DAYS[1])
+    first = shop.folder / "days" / DAYS[0] / "000001"
+
+    def said() -> str:
+        return (shop.folder / "err").read_text()
+
+    wait_until(lambda: "no worker has taken its run yet" in said(), 240, "a run that waits is said to wait", said)
+    aside = Shop(shop.folder / "worker")
+    aside.folder.mkdir()
+    aside.environment = shop.environment
+    try:
+        aside.start("-m", "prefect", "worker", "start", "--pool", "npmdask", "--type", "process")
+        wait_until((first / "steps").exists, 240, "a step of the first day", lambda: said() + aside.err)
+        os.kill(holder(first), signal.SIGKILL)
+        assert RunStore(first).part_meta("result") is None, "killed too late: there has to be something left to do"
+        assert process.wait(300) == 0, said() + aside.err
+    finally:
+        aside.clean()
+    assert all(f"{day}: done" in said() for day in DAYS) and "goes on from its last commit" in said()
+    for day in DAYS:
+        (store,) = sorted((shop.folder / "days" / day).glob("0*"))
+        assert RunStore(store).part_meta("result") is not None
+    with suppress(FileNotFoundError):
+        assert Path(shop.folder / "days" / "latest").resolve() == shop.folder / "days" / DAYS[1] / "000001"
