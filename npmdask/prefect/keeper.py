@@ -178,7 +178,7 @@ def apply(client: SyncPrefectClient, planned: Sequence[Planned]) -> None:
         client.delete_deployment(there[name].id)
 
 
-NOTIFICATIONS = "npmdask: notifications"  # the name of the automation
+NOTIFICATIONS, HOOK = "npmdask: notifications", "npmdask-notify"  # names of the automation, and of its block
 # Of a run that may be private no message: it may quote the data (as in :mod:`npmdask.prefect.reports`).
 PAYLOAD = """{"text": {{ "%s: %s%s" | format(flow_run.name, flow_run.state.name, "" if
 "private" in flow.name or flow_run.parameters.config.privacy or "privacy" in flow_run.parameters.changes | string
@@ -191,12 +191,14 @@ def notify(client: SyncPrefectClient, asked: NotifyTable | None) -> None:
     known = client.read_automations_by_name(NOTIFICATIONS)
     if [one.description for one in known] == [version] * bool(asked):
         return
+    with suppress(ObjectNotFound):  # before the automation: what is asked for is known by that
+        client.delete_block_document(client.read_block_document_by_name(HOOK, "webhook").id)
     for one in known:
         client.delete_automation(one.id)
     if asked is not None:
         json = {"Content-Type": "application/json"}
         hook: Any = Webhook.model_validate({"url": asked.url, "headers": json})
-        block = hook.save("npmdask-notify", overwrite=True, _sync=True)
+        block = hook.save(HOOK, overwrite=True, _sync=True)
         trigger = {"type": "event", "posture": "Reactive", "threshold": 1, "for_each": ["prefect.resource.id"]}
         trigger["expect"] = [f"prefect.flow-run.{state.title()}" for state in asked.on]
         trigger["match_related"] = {"prefect.resource.id": f"prefect.tag.{TAG}"}

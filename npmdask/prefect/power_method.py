@@ -5,7 +5,7 @@ No ``from __future__ import annotations`` here: Prefect could not read the param
 
 from typing import Annotated, Any, Literal
 
-from prefect import flow, get_run_logger
+from prefect.states import Completed
 
 from npmdask.config import RunConfig
 from npmdask.core.checkpoint.store import folder_of
@@ -183,8 +183,6 @@ def npm(
     """
     made, answered = due(**locals())  # all parameters
     run_id = name_of_run(made, run_id)
-    if answered:
-        get_run_logger().info(f"the data have not changed since {made.run.store}: its answer holds, and is given again")
     require_no_other_flow(made)
     validate(made)
     made = plan(made, run_id)
@@ -192,6 +190,9 @@ def npm(
     state = reported(run_id, facts)
     if answered is not None:
         point_to(facts["store"])
+    if answered:
+        said = f"the data have not changed since {facts['store']}: its answer holds, and is given again"
+        return Completed(name="Skipped", message=said, data=facts)
     return state
 
 

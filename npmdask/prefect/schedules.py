@@ -84,7 +84,7 @@ class NotifyTable(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     url: str = Field(description="webhook to which a line of JSON is posted; $NAME is taken from the environment")
-    on: list[Literal["failed", "crashed", "late", "completed"]] = Field(
+    on: list[Literal["failed", "crashed", "late", "completed", "skipped"]] = Field(
         ["failed", "crashed"], description="states of runs that are told"
     )
 

@@ -149,25 +149,27 @@ def told(client: SyncPrefectClient, folder: Path) -> dict[str, Any]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     os.environ["NIGHTS_WEBHOOK"] = f"http://127.0.0.1:{server.server_port}/hook"
     page = (Path(__file__).parents[2] / "docs" / "howto" / "operations.md").read_text()
-    table = page[page.index("[notify]") :].partition("```")[0]
-    file, known = folder / "told.toml", []
+    table = page[page.index("[notify]") :].partition("```")[0].replace('"crashed"]', '"crashed", "skipped"]')
+    file, known, hooks = folder / "told.toml", [], []
     one = keeper.Reconciler(file)
     for text in (table, table, ""):
         file.write_text(text + ENTRY.format(name="a", cron="0 2 * * *"))
         one._read = None
         one.tend(client)
         known.append([str(made.id) for made in client.read_automations_by_name(keeper.NOTIFICATIONS)])
+        hooks.append([block.name for block in client.read_block_documents()])
         if text and len(known) == 2:
             time.sleep(2)  # until the server knows the automation
-            for state in (Failed(message='it said "no"'), Completed(), Crashed(message="gone")):
+            skipped = Completed(name="Skipped", message="the same data")
+            for state in (Failed(message='it said "no"'), Completed(), Crashed(message="gone"), skipped):
                 client.set_flow_run_state(run_of(client, Scheduled()), state)  # forced, it would be no event
             deadline = time.monotonic() + 60
-            while len(heard) < 2:
+            while len(heard) < 3:
                 assert time.monotonic() < deadline, heard
                 time.sleep(0.2)
             time.sleep(1)
     server.shutdown()
-    return {"heard": heard, "known": known}
+    return {"heard": heard, "known": known, "hooks": hooks}
 
 
 def ticks(client: SyncPrefectClient, folder: Path) -> list[str]:

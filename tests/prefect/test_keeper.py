@@ -42,8 +42,9 @@ def test_schedules_follow_the_file_and_runs_that_died_start_again(shop: Shop) ->
     assert lives["silent, in the end"].startswith("Failed: crashed 3 times without lasting 60 s; the last time: again")
 
     heard = sorted(json.loads(line)["text"].partition(": ")[2] for line in found["told"]["heard"])
-    assert heard == ["Crashed: gone", 'Failed: it said "no"'], "and nothing else"
+    assert heard == ["Crashed: gone", 'Failed: it said "no"', "Skipped: the same data"], "and nothing else"
     first, same, none = found["told"]["known"]
     assert len(first) == 1 and same == first and none == [], "one automation, kept while the table is as it was"
+    assert found["told"]["hooks"] == [["npmdask-notify"]] * 2 + [[]], "with the table the URL of the webhook goes"
 
     assert len(found["ticks"]) >= 3 and set(found["ticks"]) == {"Cancelled"}

@@ -69,13 +69,17 @@ NIGHTS = """
 import sys
 from npmdask.prefect.power_method import npm
 from npmdask.config import load_config
-stores = []
+stores, states = [], []
 for tol in (1e-6, 1e-7, 1e-7):  # another question, and the same one of the same data
     asked = {"changes": {"stop.tol": tol}, "fresh": True, "align_to": "previous", "rotate": "varimax"}
-    facts = npm(load_config("nights.toml"), **asked, run_id="nights")
+    state = npm(load_config("nights.toml"), **asked, run_id="nights", return_state=True)
+    states.append(state.name)
+    facts = state.result()
     stores.append(facts["store"][-6:])
 shown = facts["facts"]["presentation"]
 assert stores == ["000001", "000002", "000002"], stores
+assert states == ["Completed", "Completed", "Skipped"], states
+assert "the data have not changed since" in state.message and "000002" in state.message, state.message
 sys.exit(not (shown["align_to"].endswith("000001") and max(shown["degrees"]) < 1e-3))
 """
 
