@@ -74,8 +74,8 @@ news: $(RELEASE)    ## CHANGELOG.md gets the section of the version in pyproject
 bench: env peers    ## every number to reach: ONLY=row-name for one, SCALE=small for tiny data; docs/papers/benchmarks.md
 	@$(BIN)/python -m benchmarks $(ONLY) --scale $(or $(SCALE),full)
 
-bench-quick: env peers ## ten ratios of CPU seconds to other programs, in minutes; KEEP=1 NOTE=... adds a line to their history
-	@$(BIN)/python -m benchmarks.quick $(if $(KEEP),--keep) --note "$(NOTE)"
+bench-quick: env peers ## ten ratios of CPU seconds to other programs, in minutes; ONLY="ROW ..." for some; KEEP=1 NOTE=... adds a line to their history
+	@$(BIN)/python -m benchmarks.quick $(ONLY) $(if $(KEEP),--keep) --note "$(NOTE)"
 
 papers: env         ## the papers' experiments, fifty minutes; docs/papers/streams.md, docs/papers/tensors.md, docs/papers/theory-experiments.md
 	@$(BIN)/python -m benchmarks.paper_msg all

@@ -152,10 +152,9 @@ def bench_history() -> str:
     rows = ["| row | what | " + " | ".join(f"`{line['commit']}`" for line in lines[-5:]) + " |"]
     rows.append("|---|---|" + "---|" * len(lines[-5:]))
     for row, what in WHAT.items():
-        ratios = (line["ratios"].get(row) for line in lines[-5:])
-        rows.append(
-            f"| {code(row)} | {cell(what)} | " + " | ".join("none" if r is None else f"{r:.3g}" for r in ratios) + " |"
-        )
+        ratios = (line["ratios"].get(row, "") for line in lines[-5:])
+        shown_ratios = ("none" if r is None else r and f"{r:.3g}" for r in ratios)
+        rows.append(f"| {code(row)} | {cell(what)} | " + " | ".join(shown_ratios) + " |")
     last = lines[-1]
     said = f"Last on {last['date']}: {last['machine']['cores']} cores, {last['machine']['cpu']}; {last['note']}".strip(
         "; "

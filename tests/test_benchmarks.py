@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import combinations, permutations
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ import xarray as xr
 import zarr
 from scipy.sparse import csr_matrix
 
-from benchmarks import cache, chunk_access
+from benchmarks import cache, chunk_access, quick
 from benchmarks.__main__ import BROKEN, MISSED, measure, status
 from benchmarks.card import (
     FILLED,
@@ -470,3 +470,25 @@ def test_some_rows_run_for_real(names: list[str], tmp_path: Path) -> None:
         assert name not in RIGHT or RIGHT[name](line["details"]), line
         assert not name.startswith("tensor-") or line["holds"]
     assert not list(tmp_path.iterdir())  # the data are gone
+
+
+def test_some_rows_of_the_quick_comparison_are_measured_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fails where other parts run, too, where a row belongs to none, or where a name that is none measures all."""
+    known, ran = quick.PARTS, []
+    assert sorted(row for rows in known.values() for row in rows) == sorted(quick.WHAT)
+
+    def part(rows: Sequence[str]) -> Callable[[Any], dict[str, float | None]]:
+        def run(_: Any) -> dict[str, float | None]:
+            ran.append(rows)
+            return dict.fromkeys(rows, 2.0)
+
+        return run
+
+    monkeypatch.setattr(quick, "PARTS", {part(rows): rows for rows in known.values()})
+    assert quick.measured(["xeofs-mca"]) == {"xeofs-mca": 2.0} and ran == [["xeofs-mca"]]
+    assert list(quick.measured()) == [row for rows in known.values() for row in rows]
+    with pytest.raises(SystemExit):
+        quick.main(["mca-xeofs"])
+    assert "there is no row mca-xeofs: there are numpy-gram," in capsys.readouterr().err and len(ran) == 1 + len(known)

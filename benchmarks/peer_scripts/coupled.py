@@ -38,12 +38,16 @@ def npmdask_mca(job: dict[str, Any], path: str) -> Answer:
 
 
 def xeofs_on_dask(job: dict[str, Any], path: str) -> Answer:
-    """xeofs with both fields reduced to leading components first, whose power iterations are normalised."""
+    """xeofs with both fields reduced to leading components first, whose power iterations are normalised.
+
+    None components: of the fields as they are, whose cross-covariance it forms (columns x columns).
+    """
     import xeofs
 
     modes, iterations = job["setting"]
-    options = {"iterator": "QR", "n_power_iter": iterations}
-    model = xeofs.cross.MCA(n_modes=job["k"], use_coslat=True, n_pca_modes=modes, random_state=0, solver_kwargs=options)
+    options: dict[str, Any] = {"solver_kwargs": {"iterator": "QR", "n_power_iter": iterations}, "random_state": 0}
+    options |= {"use_pca": False} if modes is None else {"n_pca_modes": modes}
+    model = xeofs.cross.MCA(n_modes=job["k"], use_coslat=True, **options)
     fields = _fields(path)
     model.fit(*fields, dim="time")
     found = model.scores(normalized=False)
