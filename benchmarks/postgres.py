@@ -29,9 +29,9 @@ USER = "ledger"
 class Server:
     """One cluster in one folder; ``start`` and ``crash`` as often as wanted."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, binaries: Path | None = None) -> None:
         self.folder = folder
-        self._bin = _binaries()
+        self._bin = binaries or _binaries()
         self._made = 0
         self.process: subprocess.Popen[bytes] | None = None
         self._run("initdb", "--auth=trust", f"--username={USER}", "--no-sync", f"--pgdata={folder / 'data'}")
@@ -97,14 +97,14 @@ class Server:
 
 
 @contextmanager
-def postgres_server() -> Iterator[Server]:
-    """A running server; nothing is left of it."""
+def postgres_server(binaries: Path | None = None) -> Iterator[Server]:
+    """A running server; nothing is left of it. ``binaries`` : the folder of others than the package's."""
     folder = Path(tempfile.mkdtemp(prefix="npmdask-pg-"))
     if not os.geteuid():
         shutil.chown(folder, "nobody")
     server = None
     try:
-        server = Server(folder)
+        server = Server(folder, binaries)
         server.start()
         yield server
     finally:

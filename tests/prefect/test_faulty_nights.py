@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.postgres import Server, postgres_server
+from infra import postgres
 from npmdask.cli.main import main
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.prefect.programs import AUTH, read_auth_string
@@ -189,10 +191,26 @@ def test_a_few_nights_with_a_fault_each(tmp_path: Path, monkeypatch: pytest.Monk
     assert not nights.wrong(whole=True) and nights.flipped() == 0
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, shop: Shop) -> Iterator[Server | None]:
+    """Where the Prefect server of the shop has its runs: None in a file."""
+    if request.param == "sqlite":
+        yield None
+        return
+    binaries = postgres.binaries()
+    if binaries is None or not postgres.has_trigrams(binaries):
+        pytest.skip("no PostgreSQL with pg_trgm, which Prefect needs: apt-get install postgresql")
+    with postgres_server(binaries) as server:
+        url = server.url("postgres").replace("postgresql:", "postgresql+asyncpg:")
+        shop.environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = url
+        yield server
+
+
 @pytest.mark.heavy
-def test_thirty_nights_of_a_server_with_faults(shop: Shop) -> None:
-    """As Prefect's runs, by a worker. Of 30 nights 20 have a fault: a bad file, one that is cut or late, a killed run,
-    worker, keeper or server (with its database), a full disk, a backfill that is killed or interrupted."""
+def test_thirty_nights_of_a_server_with_faults(shop: Shop, database: Server | None) -> None:
+    """As Prefect's runs, by a worker. Of 30 nights 20 have a fault, twice each: a bad file, one that is cut or late, a
+    killed run, worker, keeper or server, a full disk, a backfill that is killed or interrupted; of PostgreSQL 22: it is
+    stopped, once in order and once as in a crash, and started again in the middle of a night."""
     nights, chance, began = Nights(shop.folder, 30), random.Random(7), time.monotonic()
     shop.environment["NPMDASK_CACHE"] = nights.environment["NPMDASK_CACHE"]
     served = Served(shop, SCHEDULES)
@@ -242,9 +260,18 @@ def test_thirty_nights_of_a_server_with_faults(shop: Shop) -> None:
         code, _ = nights.run(*nights.load(nights.days[0]), largest_file=FULL)
         assert code != 0
 
+    ways = iter((signal.SIGINT, signal.SIGQUIT))
+
+    def restarted(_: Path) -> None:
+        assert database is not None
+        database.stop(next(ways))
+        time.sleep(chance.uniform(0.5, 15))
+        database.start()
+
     faults = [arrives("bad"), arrives("cut"), arrives("late"), full, ended(signal.SIGKILL), ended(signal.SIGINT)]
     faults += [killed(what) for what in (served.flow, served.worker, served.keeper, served.server)]
-    drawn = {day: faults[n % len(faults)] for n, day in enumerate(chance.sample(nights.days[1:], 20))}
+    faults += [killed(restarted)] * (database is not None)
+    drawn = {day: faults[n % len(faults)] for n, day in enumerate(chance.sample(nights.days[1:], 2 * len(faults)))}
     seen: Counter[str] = Counter()
     for day in nights.days:
         nights.arrive(day)
@@ -258,6 +285,6 @@ def test_thirty_nights_of_a_server_with_faults(shop: Shop) -> None:
         seen += nights.wrong(whole=False)
     seen += nights.wrong(whole=True)
     flipped = nights.flipped()
-    print(f"30 nights, 20 faults, {time.monotonic() - began:.0f} s: wrong {dict(seen)}, flipped {flipped}")
+    print(f"30 nights, {len(drawn)} faults, {time.monotonic() - began:.0f} s: wrong {dict(seen)}, flipped {flipped}")
     assert not seen and flipped == 0
     served.stop()
