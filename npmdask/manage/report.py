@@ -33,7 +33,34 @@ SIDE = "columns."  # how the names of arrays begin that say what columns of the 
 GRID = "grid."  # and those of the whole grid, where some of its columns were left out
 
 
-class LabelledFile:
+class _WholeFile:
+    """The file at ``target``, which appears whole (:meth:`publish`) or not at all; ``names``: what is in it."""
+
+    _file: Any = None  # while it is written
+
+    def __init__(self, target: Path) -> None:
+        self.names: list[str] = []
+        self._target, self._aside = target, target.with_name(f".writing-{os.getpid()}-{target.name}")
+
+    def about(self, facts: Mapping[str, Any]) -> None:
+        """Leave it out: there is no place for it."""
+
+    def publish(self) -> None:
+        """Put the file in its place."""
+        self._close()
+        os.replace(self._aside, self._target)
+
+    def drop(self) -> None:
+        """Remove what was not published; after that nothing."""
+        self._close()
+        self._aside.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class LabelledFile(_WholeFile):
     """A sink that collects the arrays of an answer and finally writes some of them, with ``write``.
 
     ``complex_too``: it has a place for complex components.
@@ -42,9 +69,8 @@ class LabelledFile:
     complex_too: ClassVar[bool] = False
 
     def __init__(self, target: Path) -> None:
-        self.names: list[str] = []
-        self._target, self._arrays, self._facts = target, dict[str, np.ndarray](), dict[str, Any]()
-        self._aside = target.with_name(f".writing-{os.getpid()}-{target.name}")
+        super().__init__(target)
+        self._arrays, self._facts = dict[str, np.ndarray](), dict[str, Any]()
 
     def array(self, name: str, array: np.ndarray) -> None:
         """Keep an array."""
@@ -75,11 +101,7 @@ class LabelledFile:
                 "export them as .npz, or as .csv or .parquet (columns of real and imaginary parts)"
             )
         self.names = self.write(self._aside)
-        os.replace(self._aside, self._target)
-
-    def drop(self) -> None:
-        """Remove what was not published."""
-        self._aside.unlink(missing_ok=True)
+        super().publish()
 
     @property
     def axes(self) -> list[Axis]:
@@ -329,22 +351,8 @@ def _require_unturned(target: Path, rotate: str | None, align_to: str | None) ->
         raise BadInputError(f"{target}: topics are not rotated or aligned; leave rotate and align_to out")
 
 
-class _WholeFile:
-    """The file at ``target``, which appears whole (:meth:`publish`) or not at all; ``names``: what is in it."""
-
-    def __init__(self, target: Path) -> None:
-        self.names: list[str] = []
-        self._target = target
-        self._aside = target.with_name(f".writing-{target.name}-{os.getpid()}")
-
-    def about(self, facts: Mapping[str, Any]) -> None:
-        """Leave it out: there is no place for it."""
-
-
 class Archive(_WholeFile):
     """The ``.npz`` at ``target``, whole (:meth:`publish`) or not at all."""
-
-    _zip: zipfile.ZipFile | None = None
 
     def array(self, name: str, array: np.ndarray) -> None:
         """Write an array that is in memory."""
@@ -361,25 +369,13 @@ class Archive(_WholeFile):
             for block in chain([first], parts):
                 file.write(np.ascontiguousarray(block, dtype).tobytes())
 
-    def publish(self) -> None:
-        """Put the file in its place."""
-        if self._zip is not None:
-            self._zip.close()
-        os.replace(self._aside, self._target)
-
-    def drop(self) -> None:
-        """Remove what was not published; after that nothing."""
-        if self._zip is not None and self._zip.fp is not None:
-            self._zip.close()
-        self._aside.unlink(missing_ok=True)
-
     @contextmanager
     def _member(self, name: str) -> Iterator[IO[bytes]]:
         """A file in the archive, which is begun with the first."""
         with written(self._target):
-            if self._zip is None:
-                self._zip = zipfile.ZipFile(self._aside, "w", allowZip64=True)
-            with self._zip.open(f"{name}.npy", "w", force_zip64=True) as file:
+            if self._file is None:
+                self._file = zipfile.ZipFile(self._aside, "w", allowZip64=True)
+            with self._file.open(f"{name}.npy", "w", force_zip64=True) as file:
                 yield file
         self.names.append(name)
 
@@ -390,8 +386,6 @@ class JsonFile(_WholeFile):
     Numbers have all their digits. ``names``: what is in it.
     """
 
-    _file: IO[str] | None = None
-
     def array(self, name: str, array: np.ndarray) -> None:
         """Write an array that is in memory."""
         self._member(name, [array])
@@ -401,17 +395,10 @@ class JsonFile(_WholeFile):
         self._member(name, blocks)
 
     def publish(self) -> None:
-        """Put the file in its place."""
+        """End the object, and put the file in its place."""
         if self._file is not None:
             self._file.write("}\n")
-            self._file.close()
-        os.replace(self._aside, self._target)
-
-    def drop(self) -> None:
-        """Remove what was not published; after that nothing."""
-        if self._file is not None:
-            self._file.close()
-        self._aside.unlink(missing_ok=True)
+        super().publish()
 
     def _member(self, name: str, blocks: Iterable[np.ndarray]) -> None:
         with written(self._target):

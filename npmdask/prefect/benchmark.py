@@ -3,7 +3,6 @@
 No ``from __future__ import annotations`` here: Prefect could not read the parameters of a served flow.
 """
 
-import ctypes
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from npmdask.core.storage.bundle import write_file_atomically
 from npmdask.core.storage.paths import require_no_link
 from npmdask.errors import RefusedError, require, require_known
 from npmdask.prefect.parameters import Folder, RunId, run_folder, said
+from npmdask.prefect.processes import end_with_parent
 from npmdask.prefect.programs import counted
 from npmdask.prefect.publish import progress_text, show, try_to
 from npmdask.prefect.server import ROOT, python_path
@@ -50,7 +50,6 @@ def benchmark(
 
 
 SCALE = "scale"  # file in the folder of the run
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @step
@@ -140,10 +139,9 @@ def _require_scale(store: Path, scale: str) -> None:
 
 
 def _line_of(name: str, scale: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks", name, "--scale", scale]
-    child = subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": python_path()}, stdout=subprocess.PIPE, preexec_fn=_pdeathsig
-    )
+    command, there = [sys.executable, "-m", "benchmarks", name, "--scale", scale], {"PYTHONPATH": python_path()}
+    ends = partial(end_with_parent, signal.SIGTERM)
+    child = subprocess.Popen(command, cwd=ROOT, env=os.environ | there, stdout=subprocess.PIPE, preexec_fn=ends)
     try:
         said = child.communicate()[0].decode(errors="replace").strip().splitlines()
     finally:
@@ -153,9 +151,3 @@ def _line_of(name: str, scale: str) -> dict[str, Any]:
         return dict(json.loads(said[-1]))
     except (IndexError, ValueError):
         raise RefusedError(f"row {name} ended with status {child.returncode} and without a result") from None
-
-
-def _pdeathsig() -> None:
-    """Between fork and exec: end with the flow run, however that ends."""
-    if LIBC is not None:
-        LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG

@@ -246,8 +246,13 @@ def _prepare_child() -> None:
     """Between fork and exec: die with the supervisor. A shell's `&` leaves SIGINT ignored, and Prefect needs it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+    end_with_parent()
+
+
+def end_with_parent(number: int = signal.SIGKILL) -> None:
+    """Let the kernel send this process a signal when the one that started it ends, however that is (Linux)."""
     if LIBC is not None:
-        LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        LIBC.prctl(1, number)  # PR_SET_PDEATHSIG
 
 
 def _last_line(log: Path) -> str:

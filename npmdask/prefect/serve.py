@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, chdir, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -329,7 +329,6 @@ def example(wanted: str) -> Iterator[Path]:
     BadInputError
         The folder cannot be made.
     """
-    before = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="npmdask-example-", ignore_cleanup_errors=True) as temporary:
         folder = Path(wanted or temporary).absolute()
         make_example(folder)
@@ -338,11 +337,8 @@ def example(wanted: str) -> Iterator[Path]:
         (folder / "runs" / ".prefect").mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in OF_ANOTHER_DATABASE:
             os.environ.pop(name, None)
-        os.chdir(folder)
-        try:
+        with chdir(folder):
             yield folder
-        finally:
-            os.chdir(before)
 
 
 def make_example(folder: Path) -> None:

@@ -11,10 +11,8 @@ take requests from anyone, as Prefect's does by default: any client of its API c
 """
 
 import base64
-import ctypes
 import json
 import os
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -33,6 +31,7 @@ from uuid import uuid4
 
 from npmdask.core.storage.paths import private
 from npmdask.errors import RefusedError
+from npmdask.prefect.processes import end_with_parent
 from npmdask.prefect.programs import apply_settings, auth_string, home_folder
 
 PATIENCE = 120  # seconds; migrating a new database takes 5 to 20
@@ -167,10 +166,10 @@ def _wait(url: str, child: "subprocess.Popen[bytes]", log: Path) -> None:
 
 def _serve(port: int, parent: int | None = None) -> None:
     """Serves until it has to stop, or until ``parent`` is gone, however it went."""
-    if sys.platform == "linux" and parent is not None:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if parent is not None and os.getppid() != parent:
-        return
+    if parent is not None:
+        end_with_parent()
+        if os.getppid() != parent:
+            return
     import uvicorn
 
     apply_settings()
