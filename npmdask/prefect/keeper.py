@@ -196,8 +196,7 @@ def notify(client: SyncPrefectClient, asked: NotifyTable | None) -> None:
     for one in known:
         client.delete_automation(one.id)
     if asked is not None:
-        json = {"Content-Type": "application/json"}
-        hook: Any = Webhook.model_validate({"url": asked.url, "headers": json})
+        hook: Any = Webhook.model_validate({"url": asked.url, "headers": {"Content-Type": "application/json"}})
         block = hook.save(HOOK, overwrite=True, _sync=True)
         trigger = {"type": "event", "posture": "Reactive", "threshold": 1, "for_each": ["prefect.resource.id"]}
         trigger["expect"] = [f"prefect.flow-run.{state.title()}" for state in asked.on]

@@ -156,10 +156,9 @@ def tended_flow(
     What it returns is kept nowhere. ``options`` : others of ``prefect.flow``.
     """
 
-    def flow_of(function: Callable[P, R]) -> Flow[P, R]:
-        name = run_name(function.__name__.replace("_", "-"))
-        whole = said(tended(function))
-        return Flow(whole, description=description, flow_run_name=name, persist_result=False, **options)
+    def flow_of(body: Callable[P, R]) -> Flow[P, R]:
+        name = run_name(body.__name__.replace("_", "-"))
+        return Flow(said(tended(body)), description=description, flow_run_name=name, persist_result=False, **options)
 
     return flow_of
 
