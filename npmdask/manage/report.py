@@ -7,7 +7,7 @@ import json
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -52,7 +52,8 @@ class _WholeFile:
 
     def drop(self) -> None:
         """Remove what was not published; after that nothing."""
-        self._close()
+        with suppress(OSError):  # a disk that is full refuses the end of it, too
+            self._close()
         self._aside.unlink(missing_ok=True)
 
     def _close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,21 @@ def test_what_has_no_components_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     npmdask.top_k(X, 2, store=tmp_path / "run")
     with pytest.raises(CommitError, match=r"cannot write .*; the run itself is intact"):
         export(tmp_path / "run", "/proc/x.csv")
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_no_part_of_an_export(tmp_path: Path) -> None:
+    """Fails where an archive whose end cannot be written either stays, and its error hides the sentence."""
+    npmdask.top_k(X, 8, store=tmp_path / "run")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(CommitError, match=r"cannot write .*; the run itself is intact"):
+            export(tmp_path / "run", tmp_path / "x.npz")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert "left_basis" in export(tmp_path / "run", tmp_path / "x.npz")
 
 
 def test_an_export_goes_to_a_file_of_a_format_that_its_ending_names(tmp_path: Path) -> None:
