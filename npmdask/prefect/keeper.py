@@ -11,7 +11,7 @@ Every LOOK seconds:
 * an automation of the server posts how runs end to the webhook of the table ``[notify]``;
 * of ticks that were missed while everything was down, only the newest runs.
 
-There may be several keepers, or none for a while: every change is a transition that the server accepts once, and a run
+There may be several keepers, or none for a while: a run that has changed since it was seen is left alone, and one
 that is started twice finds its store held and leaves (:mod:`npmdask.core.checkpoint.store`).
 """
 
@@ -192,7 +192,8 @@ def notify(client: SyncPrefectClient, asked: NotifyTable | None) -> None:
     if [one.description for one in known] == [version] * bool(asked):
         return
     with suppress(ObjectNotFound):  # before the automation: what is asked for is known by that
-        client.delete_block_document(client.read_block_document_by_name(HOOK, "webhook").id)
+        if asked is None:  # another one may post to it
+            client.delete_block_document(client.read_block_document_by_name(HOOK, "webhook").id)
     for one in known:
         client.delete_automation(one.id)
     if asked is not None:
@@ -274,9 +275,10 @@ def _skip_old_ticks(client: SyncPrefectClient, now: datetime) -> None:
 
 
 def _propose(client: SyncPrefectClient, run: FlowRun, state: Any) -> bool:
-    """Ask for a transition; the server refuses what is no longer true (a run that has ended meanwhile)."""
-    result = client.set_flow_run_state(run.id, state)
-    accepted = bool(result.status.value == "ACCEPT")
+    """Ask for a transition of a run that is still as it was seen: it may have ended, or another keeper was first."""
+    if client.read_flow_run(run.id).state_id != run.state_id:
+        return False
+    accepted = bool(client.set_flow_run_state(run.id, state).status.value == "ACCEPT")
     if accepted:
         announce(f"{run.name} ({run.id}): {state.name}: {state.message}")
     return accepted

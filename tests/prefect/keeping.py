@@ -121,8 +121,12 @@ def lives(client: SyncPrefectClient) -> dict[str, str]:
     keeper._propose(client, client.read_flow_run(over), Crashed(message="too late"))
     found["over, called crashed"] = state_of(client, over)
     keeper.PAUSES = (0.0, 0.0)
+    seen = client.read_flow_run(silent)
     one.tend(client)
     found["silent, later"] = state_of(client, silent)
+    taken_up = client.read_flow_run(silent).state_id
+    keeper.Reconciler(None).look_after(client, seen, datetime.now(UTC))
+    found["seen before another keeper was first"] = str(client.read_flow_run(silent).state_id == taken_up)
     keeper.MOST = 2
     for _ in range(2):
         client.set_flow_run_state(silent, Crashed(message="again"), force=True)
@@ -152,12 +156,12 @@ def told(client: SyncPrefectClient, folder: Path) -> dict[str, Any]:
     table = page[page.index("[notify]") :].partition("```")[0].replace('"crashed"]', '"crashed", "skipped"]')
     file, known, hooks = folder / "told.toml", [], []
     one = keeper.Reconciler(file)
-    for text in (table, table, ""):
+    for text in (table, table, table.replace('"crashed", ', '"crashed", "late", '), ""):
         file.write_text(text + ENTRY.format(name="a", cron="0 2 * * *"))
         one._read = None
         one.tend(client)
         known.append([str(made.id) for made in client.read_automations_by_name(keeper.NOTIFICATIONS)])
-        hooks.append([block.name for block in client.read_block_documents()])
+        hooks.append([[block.name, str(block.id)] for block in client.read_block_documents()])
         if text and len(known) == 2:
             time.sleep(2)  # until the server knows the automation
             skipped = Completed(name="Skipped", message="the same data")

@@ -39,12 +39,16 @@ def test_schedules_follow_the_file_and_runs_that_died_start_again(shop: Shop) ->
     assert lives["speaks"] == "Running: "
     assert lives["over"].startswith("Completed") and lives["over, called crashed"] == lives["over"]
     assert lives["silent, later"].startswith("AwaitingRetry: goes on from its last commit (no sign of life")
+    assert lives["seen before another keeper was first"] == "True", "it is not scheduled again"
     assert lives["silent, in the end"].startswith("Failed: crashed 3 times without lasting 60 s; the last time: again")
 
     heard = sorted(json.loads(line)["text"].partition(": ")[2] for line in found["told"]["heard"])
     assert heard == ["Crashed: gone", 'Failed: it said "no"', "Skipped: the same data"], "and nothing else"
-    first, same, none = found["told"]["known"]
-    assert len(first) == 1 and same == first and none == [], "one automation, kept while the table is as it was"
-    assert found["told"]["hooks"] == [["npmdask-notify"]] * 2 + [[]], "with the table the URL of the webhook goes"
+    first, same, changed, none = found["told"]["known"]
+    assert len(first) == len(changed) == 1 and none == []
+    assert same == first != changed, "one automation, kept while the table is as it was"
+    hook, *others, gone = found["told"]["hooks"]
+    assert [name for name, _ in hook] == ["npmdask-notify"] and others == [hook] * 2, "other automations may have it"
+    assert gone == [], "with the table the URL of the webhook goes"
 
     assert len(found["ticks"]) >= 3 and set(found["ticks"]) == {"Cancelled"}
