@@ -100,7 +100,7 @@ class EOF(FieldModel, Words):
     solution_ : Solution
         The answer, with its certificate; its components are those of the weighted grid points that have data.
     rows_ : xarray.DataArray
-        The samples in rows, as they were read, and not copied: what a report of ``store`` draws time series of, by
+        The samples in rows, as they were read, made when asked for: what a report of ``store`` draws time series of, by
         ``write_report(store, page=PageOptions(data=model.rows_))``.
 
     Examples
@@ -161,25 +161,22 @@ class EOF(FieldModel, Words):
             No DataArray, no such dimension, no latitude, weights that are none, or values that are missing at some
             times only.
         """
-        self.preprocessor, self._given, self._held = Fields.of(X, dim), X, None
+        field = Fields.of(X, dim)
+        self.preprocessor, self._given, self._held = field, X, None
         one_of((DROP, *COUNTED, REFUSE), missing=self.missing)
         rule, marks = self._missing_rule(self.missing), checked_marks(self.missing_values)
-        rule = REFUSE if rule == DROP and self.preprocessor.of_complex else rule
-        present = self.preprocessor.present(X) if rule == DROP else None
-        rows = self.rows_ = picked(self.preprocessor.rows(X), present)
-        columns = self.preprocessor.column_weights(
-            weights, use_coslat=self.use_coslat, missing=rule, marks=marks, rows=rows
-        )
+        rule = REFUSE if rule == DROP and field.of_complex else rule
+        present = field.present(X) if rule == DROP else None
+        rows = picked(field.rows(X), present)
+        columns = field.column_weights(weights, use_coslat=self.use_coslat, missing=rule, marks=marks, rows=rows)
         nothing = present is not None and not present.any()
         require(not nothing, "no column of the field has a value in the first row, or in another: there are no data")
         require(
             present is None or sample_weights is None,
             "samples without any value have weights: leave both out (X.dropna(dim, how='all'))",
         )
-        source = open_source(
-            rows, "samples", rows.dims[0], gaps=rule != REFUSE, of_complex=self.preprocessor.of_complex
-        )
-        worth = find_weights(source, X, self.preprocessor.sample_weights(sample_weights), None)
+        source = open_source(rows, "samples", rows.dims[0], gaps=rule != REFUSE, of_complex=field.of_complex)
+        worth = find_weights(source, X, field.sample_weights(sample_weights), None)
         weighted = Weights(rows=None if worth is None else worth.rows, columns=columns)
         request = Request(
             target_rank=self.n_modes,
@@ -201,6 +198,12 @@ class EOF(FieldModel, Words):
         assert stored is not None
         self._found = found_of(stored, self.solution_.basis, self._numbers(self.solution_), self.solution_.missing)
         return self
+
+    @property
+    def rows_(self) -> Any:
+        """Return the samples in rows; they are not kept: blocks of Dask are copies, which a pickle would hold too."""
+        present = self.preprocessor.present(self._given) if self.missing == DROP else None
+        return picked(self.preprocessor.rows(self._given), present)
 
     def _numbers(self, solution: Solution) -> dict[str, np.ndarray]:
         """The numbers of the modes, those of data that were not centred as if their mean were 0."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -375,3 +376,9 @@ def test_a_report_of_a_field_in_memory_draws_time_series(gaps: bool, tmp_path: P
         assert len(first.series[0].x) == len(scores) == (116 if gaps else 120)
         for one, wanted in ((first, scores[:, 0]), (second, scores[:, 1])):
             np.testing.assert_allclose(one.series[0].y, wanted, atol=1e-3 * float(abs(wanted).max()))
+
+
+def test_a_pickle_of_a_model_holds_the_field_once() -> None:
+    """Mutant: rows are kept beside the field, in blocks of Dask, which are copies."""
+    model = EOF(2).fit(field(500))
+    assert len(pickle.dumps(model)) < 1.6 * field(500).nbytes
