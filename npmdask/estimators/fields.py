@@ -134,12 +134,9 @@ class Gridded:
     def map(self, vectors: np.ndarray, name: Any) -> Any:
         """Vectors over all grid points (k x d) as maps."""
         grid = _rename_mode(self.grid)
+        coords, attrs = {**_modes(len(vectors)), **grid.coords}, DESCRIBED.get(name, {})
         return type(grid)(
-            vectors.reshape(-1, *grid.shape),
-            dims=("mode", *grid.dims),
-            coords={**_modes(len(vectors)), **grid.coords},
-            name=name,
-            attrs=DESCRIBED.get(name, {}),
+            vectors.reshape(-1, *grid.shape), coords=coords, dims=("mode", *grid.dims), name=name, attrs=attrs
         )
 
 
@@ -787,13 +784,17 @@ class FieldModel(Saved):
 
     def _take(self, about: dict[str, Any], whole: Any) -> None:
         """Take what :meth:`_content` gave."""
+        from xarray.indexes import PandasMultiIndex
+
         one_of(("DataArray", "Dataset", "list"), kind=about["kind"])
 
         def frame(prefix: str) -> Any:
             own = [name for name in whole.variables if str(name).startswith(f"{prefix}_")]
             found = whole.reset_coords().set_coords(own)[prefix]
             found = found.rename({name: str(name)[len(prefix) + 1 :] for name in (*found.dims, *found.coords)})
-            return found.set_index(about.get("stacked", {}).get(prefix, {}))
+            for levels in about.get("stacked", {}).get(prefix, {}).values():
+                found = found.set_xindex(levels, PandasMultiIndex)  # of one level, too
+            return found
 
         samples = tuple(about["samples"])
         parts = {
@@ -801,13 +802,12 @@ class FieldModel(Saved):
             for i, (name, called, dims) in enumerate(zip(about["parts"], about["names"], about["dims"], strict=True))
         }
         self.preprocessor, self._held = Fields(parts, about["kind"]), frame("scores").rename("scores")
-        arrays = {name: whole[name].values for name in ("vectors", "patterns", "mean", "kept")}
+        arrays = {one.name: whole[one.name].values for one in fields(Found) if one.name in whole}
         counts, seen = np.zeros(sum(self.preprocessor.sizes), int), [name for name in SEEN if name in whole]
         marks = checked_marks(about["marks"])
         missing = Missing(rule=DROP, counts=counts, rows=1, rows_with_gaps=0, kept=arrays["kept"], values=marks)
         scored = StoredComponents(mean=arrays["mean"], marks=marks, **{name: whole[name].values for name in seen})
         numbers = {name: whole[name].values for name, held in whole.variables.items() if held.dims == ("along",)}
-        arrays |= {name: whole[name].values for name in ("turn", "rotation") if name in whole}
         self._found = Found(**arrays, scored=scored, numbers=numbers, missing=missing)
 
     def _require_fit(self) -> None:
@@ -860,9 +860,8 @@ def _opened(path: str | Path, engine: str, **kwargs: Any) -> Any:
     """Read a Dataset into memory."""
     from xarray import open_dataset
 
-    how = {"consolidated": False} if engine == "zarr" else {}
-    with open_dataset(path, engine=engine, **{**how, **kwargs}) as opened:
-        return opened.load()
+    with open_dataset(path, engine=engine, **({"consolidated": False} if engine == "zarr" else {}) | kwargs) as opened:
+        return opened.load().drop_encoding()  # of text that is of another type now
 
 
 def found_of(stored: StoredComponents, vectors: Block, numbers: dict[str, np.ndarray], missing: Any) -> Found:

@@ -388,18 +388,19 @@ def test_dimensions_that_are_several_are_written_and_read(engine: str, tmp_path:
     """Of samples, of the grid, and of both fields of a pair; a model of plain dimensions is the same beside it.
 
     Mutants: they are not taken apart (NotImplementedError of xarray); not put together again; each by the names of
-    another.
+    another; those of one level become plain ones; text is written as the type that it was read of, which no Zarr reads.
     """
     X = ensemble().fillna(5.0)
     times, points = X.stack(sample=("time", "member")), X.isel(member=0, drop=True).stack(point=("lat", "lon"))
-    several = times.stack(point=("lat", "lon"))
+    several, single = times.stack(point=("lat", "lon")), X.isel(member=0, lon=0, drop=True).stack(point=("lat",))
     for i, (given, dim) in enumerate(
-        [(times, "sample"), (points, "time"), (several, "sample"), (X, ("time", "member"))]
+        [(times, "sample"), (points, "time"), (several, "sample"), (X, ("time", "member")), (single, "time")]
     ):
         held = list(given.indexes["sample"].names) if i in (0, 2) else []
         one = EOF(2).fit(given, dim=dim)
         one.save(tmp_path / f"{i}", engine=engine)
-        again = EOF.load(tmp_path / f"{i}", engine=engine)
+        EOF.load(tmp_path / f"{i}", engine=engine).save(tmp_path / f"{i} again", engine=engine)
+        again = EOF.load(tmp_path / f"{i} again", engine=engine)
         xr.testing.assert_allclose(again.scores(), one.scores())
         xr.testing.assert_allclose(again.components(), one.components())
         xr.testing.assert_allclose(again.transform(given), one.scores())
