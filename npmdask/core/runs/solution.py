@@ -204,7 +204,7 @@ class Solution(Postprocessing):
     temporary_store: TemporaryStore | None = field(default=None, repr=False, compare=False)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        kept = state["temporary_store"]
+        kept = state.get("temporary_store")
         vars(self).update(state if kept is None else state | {"store": str(kept.folder / "run")})
 
     @property
