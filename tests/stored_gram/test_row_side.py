@@ -1,6 +1,6 @@
 """Grams of ``A A^T``: few rows with many columns, stored as the Gram of the transposed array, which is read as it lies.
 
-Mutants that these tests kill: a jackknife that centres where it is told not to; blocks of columns that are put together
+Mutants that these tests kill: a jackknife that always centres; blocks of columns that are put together
 in another order; a merge that takes the same columns twice.
 """
 
