@@ -1,4 +1,5 @@
-"""Stored Grams: merged, by labels and chunks, parts removed (also huge ones), columns selected, rows appended.
+"""Stored Grams: merged, by labels and chunks, parts removed (also huge ones), columns selected, rows appended; of rows
+as they are stored, and of the columns of an array that Dask transposes: A A^T of few rows, over groups of columns.
 
 The answer, and what is derived from it: jackknife by brute force, spectrum, varimax, promax, alignment.
 """
@@ -9,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import zarr
 
 import npmdask
+from tests.conftest import write_zarr
 from tests.theory.families.drawing import Rng, chance, one_of, power_of_ten, stored, whole
 from tests.theory.families.judging import Findings, Prepared, Problem, Question, Unasked, judge, prepared
 
@@ -40,6 +43,7 @@ class Grams(Problem):
     chunk: int
     k: int
     seed: int  # of what the way itself draws: cuts, labels, columns
+    turned: int  # 0: rows as they are stored; else columns of an array that has so many rows in a chunk
 
 
 def problem(rng: Rng) -> Grams:
@@ -72,6 +76,7 @@ def problem(rng: Rng) -> Grams:
         chunk=max(whole(rng, 2, n), n // 12 + 1),
         k=min(whole(rng, 1, min(n, d)), 10),
         seed=whole(rng, 0, 10**6),
+        turned=whole(rng, 1, d) if chance(rng, 0.3) else 0,
     )
 
 
@@ -88,10 +93,14 @@ def made(problem: Grams, folder: Path, rng: Rng) -> Made:
     x, n = problem.x, len(problem.x)
     options: dict[str, Any] = {"kind": problem.kind, "precision": problem.precision}
 
-    def put(rows: np.ndarray, name: str) -> str:
-        return stored(folder, rows, problem.chunk, name)
+    def put(rows: np.ndarray, name: str) -> Any:
+        if not problem.turned or problem.way == "append":
+            return stored(folder, rows, problem.chunk, name)
+        path = folder / f"{name}.zarr"
+        write_zarr(path, rows.T, (min(problem.turned, rows.shape[1]), min(problem.chunk, len(rows))))
+        return da.from_zarr(path).T
 
-    def gram(source: str, name: str, **more: Any) -> Any:
+    def gram(source: Any, name: str, **more: Any) -> Any:
         return npmdask.gram(source, str(folder / name), **options, **more)
 
     match problem.way:
@@ -123,8 +132,8 @@ def made(problem: Grams, folder: Path, rng: Rng) -> Made:
             by_chunks = gram(put(x, "x"), "gram", by_chunks=1)
             names = list(by_chunks.groups)
             chosen = np.sort(rng.choice(len(names), size=whole(rng, 1, len(names)), replace=False))
-            step = problem.chunk
-            rows = np.concatenate([x[i * step : (i + 1) * step] for i in chosen])
+            ends = [[int(number) for number in names[i].split() if number.isdigit()] for i in chosen]  # "rows 0 to 99"
+            rows = np.concatenate([x[first : last + 1] for first, last in ends])
             return Made(by_chunks.group(*(names[i] for i in chosen)), rows)
         case "remove" | "subtract":
             first = problem.chunk
