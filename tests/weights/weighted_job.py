@@ -1,7 +1,8 @@
 """A run of weighted rows with gaps that kills itself at a given place.
 
-Arguments of ``main``: folder (holds ``x``, ``u.npy``, ``v.npy``), store, algorithm, and where: the label of a pass, of
-which one part has been kept; the number of a step that has just been committed; or "end", to live.
+Arguments of ``main``: folder (holds ``x``, ``u.npy``, ``v.npy``), store, algorithm, where, and the rule for gaps. Where
+is the label of a pass, of which one part has been kept; the number of a step that has just been committed; or "end", to
+live.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ def die_at(where: str) -> None:
     RunStore.keep_pass, RunStore.commit_step = kept, committed  # type: ignore[method-assign]
 
 
-def main(folder: Path, store: str, algorithm: str, where: str) -> None:
+def main(folder: Path, store: str, algorithm: str, where: str, missing: str) -> None:
     """The whole run, or what is left of it."""
     protocol.RUN_BYTES = protocol.COLUMN_BYTES = 1  # a part for each row of chunks
     gram_matrix.SUMS_READ = row_gram.SUMS_READ = 0
     row_gram.RUN_BYTES = 1
     die_at(where)
-    asked: dict[str, Any] = {"center": True, "scale": True, "missing": "mean", "tol": 1e-2, "iteration_rank": 4}
+    asked: dict[str, Any] = {"center": True, "scale": True, "missing": missing, "tol": 1e-2, "iteration_rank": 4}
     asked |= {"row_weights": folder / "u.npy", "column_weights": folder / "v.npy", "algorithm": algorithm}
     if algorithm == "row-gram":  # scaled, a survey would find what its first pass finds
         asked |= {"scale": False, "options": {"parts": 2}}
