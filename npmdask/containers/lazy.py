@@ -718,6 +718,10 @@ class SparseRowsReader(CsrReader):
     def read_ahead(self, slabs: range) -> None:
         """Nothing: what is computed cannot be asked for before."""
 
+    def chunk_name(self, slab: int, column: int) -> str:
+        """The name of a unit."""
+        return self._locate(slab)
+
     def rows_of(self, slabs: range) -> tuple[int, int]:
         return slabs.start * self.group.unit_rows, min(slabs.stop * self.group.unit_rows, self.shape[0]) - 1
 

@@ -104,11 +104,6 @@ class GapReader(AroundDense):
     held: bool = True
 
     @property
-    def by_columns(self) -> bool:  # type: ignore[override]
-        """Say whether all rows of a column of chunks are read at once."""
-        return self.rule in (DROP, MEAN)
-
-    @property
     def row_gram(self) -> type[RowGram]:
         """The operator that forms ``A A^T`` of these rows: until it is known what fills gaps, one that finds it."""
         from npmdask.core.operators.row_gram import RowGram

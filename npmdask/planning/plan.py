@@ -22,6 +22,7 @@ from npmdask.core.runs.automatic import FEW, FORMED, formed_one, with_options
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.checks import MOSTLY, mean_of_rows, mean_said
 from npmdask.core.runs.disk_release import disk_said, readings_of
+from npmdask.core.runs.forming import DECOMPOSING
 from npmdask.core.runs.problem import DEFAULT_STEPS, Problem
 from npmdask.core.runs.resources import Resources, memory_for, needs_of, require_device
 from npmdask.errors import BadInputError, MemoryRefusedError
@@ -373,7 +374,6 @@ def _run_seconds(problem: Problem, measured: Throughput, steps: int | None, othe
     return max(0.0, passes) * _operator(problem).pass_bytes + steps * measured.step_seconds * p / now
 
 
-DECOMPOSING = 6e-11  # seconds of d^3: of the leading vectors of the matrix, at most, measured at d = 1024 to 4096
 TIMING = 0.5  # seconds that it may take to measure which is sooner
 
 

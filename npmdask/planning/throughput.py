@@ -27,9 +27,11 @@ from npmdask.core.execution.memory import MemoryPlan
 from npmdask.core.execution.reduction import fed, runs_of
 from npmdask.core.numerics.random import generator
 from npmdask.core.numerics.subspaces import orth, rayleigh_ritz
-from npmdask.core.operators import Operator, RowsByRange
+from npmdask.core.operators import Operator
 from npmdask.core.operators.row_gram import STRIP_COLUMNS, RowGram
+from npmdask.core.operators.tiled_gram import RowsByRange
 from npmdask.core.operators.view import AS_STORED
+from npmdask.core.runs.forming import pairs_seconds
 from npmdask.core.runs.problem import Problem
 from npmdask.core.storage.block_files import BlockFile
 from npmdask.core.storage.column_statistics import ColumnStatistics
@@ -176,6 +178,8 @@ def _forming(operator: Operator) -> float:
     buffers, and either may be disturbed by what else runs on the machine.
     """
     block = generator(0, "measurement").standard_normal((operator.block_rows, PROBES))
+    if isinstance(operator, RowGram) and operator.reader.layout == "csr":
+        return pairs_seconds(operator.reader) / operator.reader.nbytes
     if isinstance(operator, RowGram):  # a column of chunks may take long to read: arithmetic alone
         return min(_strip_seconds(operator, block) for _ in range(2))
     few = max(LEAST_FORMED, min(FORMED, operator.pass_bytes // 64))

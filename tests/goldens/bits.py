@@ -283,6 +283,11 @@ for algorithm in BLOCKS:
     for weight, weighted in SPARSE.items():
         for view in ("", "-both-views"):
             add(f"csr-{algorithm}{view}{weight}", S, {"algorithm": algorithm, "tol": 1e-3} | VIEWS[view] | weighted)
+FEW = {"": {}, "-both": {"row_weights": SV, "column_weights": SU}}
+for parts in (1, 3):
+    for weight, weighted in FEW.items():
+        how = {"algorithm": "row-gram", "tol": 1e-3, "options": {"parts": parts}} | weighted
+        add(f"csr-row-gram{'-parts' * (parts > 1)}{weight}", S.T.tocsr(), VIEWS["-both-views" * (parts > 1)] | how)
 add("csr-on-disk", S, {"algorithm": "power", "options": {"blocks": "disk"}, "tol": 1e-3})
 add("csr-whole", sp.csr_matrix(np.rint(S.toarray()).astype("i4")), CENTRED | SPARSE["-both"])
 add("csr-single-share", S.astype("f4"), {"k": 0.3} | CENTRED | SPARSE["-both"])
@@ -568,7 +573,6 @@ REFUSALS: dict[str, Callable[[], Any]] = {
     "gram-of-a-symmetric-matrix": lambda: npmdask.gram(sources.hermitian().real.copy(), "G", kind="symmetric"),
     "gram-precision": lambda: npmdask.gram(X, "G", precision="float16"),  # type: ignore[arg-type]
     "gram-of-a-gram": lambda: on_gram()() and npmdask.gram("G", "H"),
-    "row-gram-of-csr": top(S, algorithm="row-gram"),
     "gram-with-noise": top(X, algorithm="gram", mechanism="gaussian", stddev=1.0),
     "gram-share": top(X, 0.8, algorithm="gram", **SAMPLES),
     "gram-options": top(X, algorithm="gram", options={"basis_blocks": 2}),

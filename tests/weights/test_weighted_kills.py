@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from tests.conftest import same_bytes, write_zarr
+from tests.core.operators.test_operators import write_csr
 from tests.processes import exit_status
 from tests.weights.weighted_job import main
 
@@ -23,6 +25,7 @@ SURVEY, LEFT = "survey of the columns", "left singular vectors"
         ("gram", "mean", (SURVEY, "step 1", LEFT)),
         ("row-gram", "mean", ("step 1", "1", "step 2", LEFT)),
         ("row-gram", "drop-columns", ("step 1", "1", "step 2", LEFT)),
+        ("row-gram", "sparse", ("step 1", "1", "step 2")),
     ],
 )
 def test_killed_with_weights_and_gaps_it_ends_in_the_same_bits(
@@ -34,9 +37,15 @@ def test_killed_with_weights_and_gaps_it_ends_in_the_same_bits(
     few = algorithm == "row-gram"
     if missing == "mean":
         rows[rng.random(rows.shape) < 0.1] = np.nan
-    else:
+    elif missing == "drop-columns":
         rows[::4] = np.nan  # few rows are written transposed: columns without a value
-    write_zarr(tmp_path / "x", np.ascontiguousarray(rows.T) if few else rows, (5, 17) if few else (17, 5))
+    else:
+        rows[rng.random(rows.shape) < 0.7] = 0.0
+    stored = np.ascontiguousarray(rows.T) if few else rows
+    if missing == "sparse":
+        write_csr(tmp_path / "x", sp.csr_matrix(stored), 40)
+    else:
+        write_zarr(tmp_path / "x", stored, (5, 17) if few else (17, 5))
     u, v = ("v", "u") if few else ("u", "v")
     np.save(tmp_path / f"{u}.npy", np.linspace(0.0, 3.0, 60))
     np.save(tmp_path / f"{v}.npy", np.linspace(2.0, 0.5, 12))

@@ -1,8 +1,8 @@
 """A run of weighted rows with gaps that kills itself at a given place.
 
-Arguments of ``main``: folder (holds ``x``, ``u.npy``, ``v.npy``), store, algorithm, where, and the rule for gaps. Where
-is the label of a pass, of which one part has been kept; the number of a step that has just been committed; or "end", to
-live.
+Arguments of ``main``: folder (holds ``x``, ``u.npy``, ``v.npy``), store, algorithm, where, and the rule for gaps, or
+"sparse". Where is the label of a pass, of which one part has been kept; the number of a step that has just been
+committed; or "end", to live.
 """
 
 from __future__ import annotations
@@ -45,4 +45,6 @@ def main(folder: Path, store: str, algorithm: str, where: str, missing: str) -> 
     asked |= {"row_weights": folder / "u.npy", "column_weights": folder / "v.npy", "algorithm": algorithm}
     if algorithm == "row-gram":  # scaled, a survey would find what its first pass finds
         asked |= {"scale": False, "options": {"parts": 2}}
+    if missing == "sparse":
+        asked |= {"missing": "refuse"}
     top_k(folder / "x", 2, store=folder / store, threads=1, commit_seconds=0 if where != "end" else 30, **asked)

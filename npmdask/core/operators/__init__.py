@@ -12,7 +12,7 @@ from npmdask.core.operators._protocol import Operator, Partial, PrivateOperator
 from npmdask.core.operators.column_moments import ColumnMoments
 from npmdask.core.operators.gram import Gram, LeftProduct
 from npmdask.core.operators.gram_matrix import GramMatrix
-from npmdask.core.operators.sparse_gram import ColumnsByRange, RowsByRange, SparseGram, TiledGram, columns_of
+from npmdask.core.operators.sparse_gram import SparseGram
 from npmdask.core.operators.view import View
 
 OF_LAYOUT: dict[str, Any] = {"dense": Gram, "csr": SparseGram}  # plain products
@@ -25,17 +25,13 @@ def of_layout(layout: str) -> Any:
 
 __all__ = [
     "ColumnMoments",
-    "ColumnsByRange",
     "Gram",
     "GramMatrix",
     "LeftProduct",
     "Operator",
     "Partial",
     "PrivateOperator",
-    "RowsByRange",
     "SparseGram",
-    "TiledGram",
     "View",
-    "columns_of",
     "of_layout",
 ]

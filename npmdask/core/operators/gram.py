@@ -56,11 +56,6 @@ class Gram(BySlabs):
 
     def asked(self, query: BlockQuery) -> Any:
         """The operator that answers ``query``: itself, all of the matrix, or products of rows with rows."""
-        if query.of_rows:
-            assert query.whole is not None or not self.view.to_centre, "only a pass that forms the matrix finds means"
-            from npmdask.core.operators import row_gram  # which most runs do not need
-
-            return row_gram.answering(self, query.whole, query.of_rows)
         return matrix_answering(self, query) or super().asked(query)
 
     def partial(self, slabs: range, block: Block) -> Partial:

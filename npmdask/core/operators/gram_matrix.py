@@ -319,7 +319,7 @@ class GramMatrix(BySlabs):
         gram, plain = np.zeros(blocks.shape), self.view.row_weight is None
         image: Block = np.zeros((len(block), block.shape[1]))
         count, bound = 0, 0.0 if plain else math.inf
-        for rows in _batches(pieces):
+        for rows in batches(pieces):
             most = largest_integer(rows.data)
             after = bound + most * most * rows.shape[0]
             if bound < math.inf and not after < EXACT:
@@ -489,10 +489,15 @@ class GramMatrix(BySlabs):
         return int(reading + strip + 2 * self.sum_bytes + 4 * SIDE**2 * 8 + 3 * d * p * 8)
 
 
-def matrix_answering(operator: Any, query: BlockQuery) -> GramMatrix | None:
-    """Return the operator that forms all of the matrix, where that is asked."""
+def matrix_answering(operator: Any, query: BlockQuery) -> Any:
+    """Return the operator that forms all of the matrix, or multiplies rows with rows, where that is asked."""
+    whole_or_known = query.whole is not None or not operator.view.to_centre
+    assert whole_or_known, "the means are not known: only a pass that forms the matrix finds them"
+    if query.of_rows:
+        from npmdask.core.operators import row_gram  # which most runs do not need
+
+        return row_gram.answering(operator, query.whole, query.of_rows)
     if query.whole is None:
-        assert not operator.view.to_centre, "the means are not known: only a pass that forms the matrix finds them"
         return None
     single = np.dtype(query.whole) == np.float32
     return GramMatrix(reader=operator.reader, weight=operator.weight, view=operator.view, single=single)
@@ -650,7 +655,7 @@ def largest_integer(values: np.ndarray, origin: float = 0.0) -> float:
     return max(abs(float(low) - origin), abs(float(high) - origin))
 
 
-def _batches(pieces: Iterator[csr_matrix]) -> Iterator[csr_matrix]:
+def batches(pieces: Iterator[csr_matrix]) -> Iterator[csr_matrix]:
     """Rows of a CSR matrix, so many at a time that a product with them takes longer than to add it up."""
     waiting = list[csr_matrix]()
     for piece in pieces:

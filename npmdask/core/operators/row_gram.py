@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +27,7 @@ RUN_BYTES = 4 * 2**20  # least of a task: each entry is multiplied by as many nu
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ByColumns(BySlabs):
+class ByColumns(BySlabs):
     """A pass over all rows of some columns at a time."""
 
     reader: Any
@@ -59,9 +60,14 @@ class _ByColumns(BySlabs):
         return -(-int(self.reader.chunks[1]) // self.parts)
 
     @property
-    def _held_bytes(self) -> int:
+    def held_bytes(self) -> int:
         """Memory of all rows of a part."""
         return self.rows * self._widest * int(self.reader.dtype.itemsize)
+
+    @property
+    def _reading_bytes(self) -> int:
+        """Memory that a part takes as it is read."""
+        return int(self.reader.chunk_bytes) + self.held_bytes
 
     @property
     def pass_bytes(self) -> int:
@@ -87,7 +93,7 @@ class _ByColumns(BySlabs):
         first, last = (self.reader.part_columns(unit, self.parts) for unit in (units[0], units[-1]))
         return slice(first.start, last.stop)
 
-    def _strips(self, units: range, record: ReadStats) -> Iterator[tuple[slice, np.ndarray]]:
+    def _strips(self, units: range, record: ReadStats) -> Iterator[tuple[slice | np.ndarray, Any]]:
         """Some columns, and all their rows in float64 (m x w), in memory that the next ones reuse."""
         few, many = STRIP_COLUMNS
         width = min(max(STRIP_ENTRIES // self.rows, few), many)
@@ -120,7 +126,13 @@ class _ByColumns(BySlabs):
                 )
         return left.add(right)
 
-    def _weighted(self, strip: np.ndarray, columns: slice) -> np.ndarray:
+    @cached_property
+    def _share(self) -> np.ndarray:
+        """The weight of each row, of that of all (m)."""
+        weights = self.view.row_weight
+        return np.full(self.rows, 1 / self.rows) if weights is None else weights / weights.sum()
+
+    def _weighted(self, strip: np.ndarray, columns: slice | np.ndarray) -> np.ndarray:
         """Weight and scale rows and columns that are centred already, in place."""
         if self.view.row_weight is not None:
             strip *= self.view.row_roots[:, None]
@@ -133,16 +145,16 @@ class _ByColumns(BySlabs):
     def task_bytes(self, p: int, runs: list[range]) -> int:
         """Memory of one running task beyond the block, with p columns."""
         strips = (3 * 8 + 4) * max(STRIP_ENTRIES, self.rows * STRIP_COLUMNS[0]) + 3 * self.rows * p * 8
-        return int(self.reader.chunk_bytes) + self._held_bytes + strips
+        return self._reading_bytes + strips
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowGram(_ByColumns):
+class RowGram(ByColumns):
     """``weight * A A^T`` itself (m x m), A the ``view`` of a stored m x d array, and its product with a block (m x p).
 
     Parameters
     ----------
-    reader : one that reads ``by_columns``.
+    reader : one that reads all rows of some columns at once: ``column_chunks``.
     weight, view : as of :class:`npmdask.core.operators.Gram`.
     parts : how many a column of chunks is read in, each with all rows.
     single : multiply strips in float32, and add them up in float64; as of :class:`npmdask.core.operators.GramMatrix`.
@@ -156,6 +168,7 @@ class RowGram(_ByColumns):
 
     found: ClassVar[tuple[str, ...]] = OF_COLUMNS[:2]
     beside: ClassVar[int] = 0
+    at_once: ClassVar[str] = "column of chunks"
 
     single: bool = False
 
@@ -163,8 +176,8 @@ class RowGram(_ByColumns):
     def forms(self) -> str:
         """Return what block Krylov does not form, where that is what takes the memory."""
         if self.parts == 1:
-            return "rows x rows, and reads no column of chunks at once"
-        return "rows x rows" if self.sum_bytes > self._held_bytes else ""
+            return f"rows x rows, and holds no {self.at_once} at once"
+        return "rows x rows" if self.sum_bytes > self.held_bytes else ""
 
     @property
     def arithmetic(self) -> str:  # type: ignore[override]  # read alike of a class and of an instance
@@ -191,14 +204,19 @@ class RowGram(_ByColumns):
         gram, image = np.zeros(self.blocks.shape), np.zeros((self.rows, block.shape[1] + self.beside))
         moments = np.zeros((columns.stop - columns.start, len(self.found)))
         for here, strip in self._strips(slabs, record):
-            own = moments[here.start - columns.start : here.stop - columns.start]
-            self._centre(strip, here, own, image[:, block.shape[1] :])
-            seen = self._weighted(strip, here)
-            self.blocks.add_rows(gram, self._rounded(seen).T)
-            image[:, : block.shape[1]] += seen @ (seen.T @ block)
+            moments[behind(here, columns.start)] = self._add(strip, here, block, gram, image)
         sums = {"gram": gram, "image": image, own_rows(slabs): moments}
         require_finite(sums, self.reader, range(self.reader.grid[0]))
         return Partial(sums, record)
+
+    def _add(self, strip: Any, here: Any, block: Block, gram: np.ndarray, image: np.ndarray) -> np.ndarray:
+        """Add what some columns give; return what is found of them."""
+        found = np.zeros((strip.shape[1], len(self.found)))
+        self._centre(strip, here, found, image[:, block.shape[1] :])
+        seen = self._weighted(strip, here)
+        self.blocks.add_rows(gram, self._rounded(seen).T)
+        image[:, : block.shape[1]] += seen @ (seen.T @ block)
+        return found
 
     def _rounded(self, strip: np.ndarray) -> np.ndarray:
         """The strip in float32, where that was asked for and loses nothing very small or large."""
@@ -210,8 +228,7 @@ class RowGram(_ByColumns):
 
     def _centre(self, strip: np.ndarray, columns: slice, moments: np.ndarray, beside: np.ndarray) -> None:
         """Centre some columns as the view has them, in place; what is found of them is written to ``moments``."""
-        weights = self.view.row_weight
-        share = np.full(self.rows, 1 / self.rows) if weights is None else weights / weights.sum()
+        share = self._share
         about = strip[0].copy()  # so that nothing cancels where means are large
         strip -= about
         away = share @ strip
@@ -261,12 +278,12 @@ class RowGram(_ByColumns):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowProducts(_ByColumns):
+class RowProducts(ByColumns):
     """``A^T U`` (times the root of ``weight``) and ``weight * A A^T U`` of a block U (m x p), from one reading.
 
     Parameters
     ----------
-    reader : one that reads ``by_columns``.
+    reader : as of :class:`RowGram`.
     weight, view : as of :class:`npmdask.core.operators.Gram`.
     parts : as of :class:`RowGram`.
     """
@@ -276,14 +293,19 @@ class RowProducts(_ByColumns):
         left = np.zeros((self.rows, block.shape[1]))
         right = np.empty((columns.stop - columns.start, block.shape[1]))
         for here, strip in self._strips(slabs, record):
-            if self.view.shift is not None:
-                strip -= self.view.shift[here]
-            seen = self._weighted(strip, here)
-            some = right[here.start - columns.start : here.stop - columns.start] = seen.T @ block
-            left += seen @ some
+            right[behind(here, columns.start)], more = self._both(strip, here, block)
+            left += more
         sums = {"left": left, own_rows(slabs): right}
         require_finite(sums, self.reader, range(self.reader.grid[0]))
         return Partial(sums, record)
+
+    def _both(self, strip: Any, here: Any, block: Block) -> tuple[Block, Block]:
+        """The products of some columns with the block, and of what that gives with them."""
+        if self.view.shift is not None:
+            strip -= self.view.shift[here]
+        seen = self._weighted(strip, here)
+        some = seen.T @ block
+        return some, seen @ some
 
     def unstacked(self, stacked: np.ndarray, units: range) -> Sums:
         return {"left": stacked[: self.rows], own_rows(units): stacked[self.rows :]}
@@ -299,10 +321,18 @@ class RowProducts(_ByColumns):
         return super().pending_bytes(p, runs) + 4 * self.state_rows * p * 8
 
 
+def behind(columns: slice | np.ndarray, first: int) -> slice | np.ndarray:
+    """The same columns, numbered from ``first`` on."""
+    return slice(columns.start - first, columns.stop - first) if isinstance(columns, slice) else columns - first
+
+
 def answering(operator: Any, whole: str | None, parts: int) -> RowGram | RowProducts:
     """Return the operator that answers a query for products of rows with rows, in place of ``operator``."""
     same = {"reader": operator.reader, "weight": operator.weight, "view": operator.view, "parts": parts}
-    if whole is None:
-        return RowProducts(**same)
-    made: type[RowGram] = getattr(operator.reader, "row_gram", RowGram)
-    return made(**same, single=np.dtype(whole) == np.float32)
+    formed: type[RowGram] = getattr(operator.reader, "row_gram", RowGram)
+    products: type[RowProducts] = RowProducts
+    if operator.reader.layout == "csr":
+        from npmdask.core.operators.sparse_row_gram import SparseRowGram, SparseRowProducts
+
+        formed, products = SparseRowGram, SparseRowProducts
+    return products(**same) if whole is None else formed(**same, single=np.dtype(whole) == np.float32)

@@ -142,7 +142,7 @@ def formed_one(request: Request, source: Source) -> str | None:
     if not (plain and whole and of_rows):
         return None
     rows, columns = source.shape
-    if rows < columns and rows <= MOST_FORMED and getattr(source.reader, "by_columns", False):
+    if rows < columns and rows <= MOST_FORMED and source.parts == 1:
         return "row-gram"
     return "gram" if source.dimension <= MOST_FORMED else None
 

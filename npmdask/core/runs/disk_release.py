@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from npmdask.core.algorithms import PowerOnDisk, Query, Result
+from npmdask.core.algorithms import Query, Result
 from npmdask.core.numerics.subspaces import BASES, Block
 from npmdask.core.numerics.units import attributes
-from npmdask.core.operators import ColumnsByRange, RowsByRange, columns_of
+from npmdask.core.operators.tiled_gram import ColumnsByRange, RowsByRange, columns_of
 from npmdask.core.runs.checks import require_scale
 from npmdask.core.runs.plain_release import PlainRelease
 from npmdask.core.runs.problem import Problem
@@ -69,8 +69,6 @@ def require_disk(problem: Problem, session: Session) -> None:
     RefusedError
         It has not, or the store is no folder of this machine.
     """
-    if not isinstance(problem.algorithm, PowerOnDisk):
-        return
     store, needed = session.store, disk_bytes(problem)
     if is_url(store.place):
         raise RefusedError(

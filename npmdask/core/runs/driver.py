@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from npmdask.core import features
+from npmdask.core.algorithms import PowerOnDisk
 from npmdask.core.algorithms.stopping import Outcome
 from npmdask.core.certificates.statements import with_assurance
 from npmdask.core.checkpoint.store import RunStore
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.runs.components import components_of_run, keep_statistics
-from npmdask.core.runs.disk_release import require_disk
 from npmdask.core.runs.left_vectors import left_is_whole
 from npmdask.core.runs.loop import Facts, power_loop
 from npmdask.core.runs.observers import Observer, Observers
@@ -121,7 +121,10 @@ def solve_in(problem: Problem, session: Session) -> Solution:
 def _run_steps(problem: Problem, release: Release, session: Session) -> Any:
     """The answer, after all steps that are not done yet."""
     session.plan(needs_of(problem))  # before a state that may be larger than what is allowed
-    require_disk(problem, session)
+    if isinstance(problem.algorithm, PowerOnDisk):
+        from npmdask.core.runs.disk_release import require_disk  # which most runs do not need
+
+        require_disk(problem, session)
     power_loop(_facts_of(problem), release, session)
     session.stop()
     return session.store.read_part("result")

@@ -16,7 +16,7 @@ import psutil
 from npmdask.core import features
 from npmdask.core.execution.memory import usable_cores
 from npmdask.core.runs import automatic
-from npmdask.core.runs.automatic import LARGE, fits_memory, planned, with_options
+from npmdask.core.runs.automatic import FEW, LARGE, fits_memory, planned, with_options
 from npmdask.core.runs.build import make_problem
 from npmdask.core.runs.problem import Request
 from npmdask.core.runs.resources import Resources
@@ -34,6 +34,11 @@ ROWS_A_PASS = 250  # of A A^T, that are formed while a block of columns is multi
 ROWS_DECOMPOSED = 2  # times rows / columns longer it takes with its eigenvectors
 PASSES = 10  # of block Krylov, where no sample says how many
 READING = 0.4  # of a pass of block Krylov that reading alone takes
+DECOMPOSING = 6e-11  # seconds of d^3: of the leading vectors of the matrix, at most, measured at d = 1024 to 4096
+
+# Of sparse rows, in seconds, measured: of a pass of block Krylov an entry and a column; of A A^T to find an entry, and
+# an entry that is multiplied by another of its column. Some columns have more than others: twice as many pairs.
+ENTRY, COLUMN, FOUND, PAIR, UNEVEN = 2e-8, 3.5e-6, 3e-8, 1.1e-9, 2
 
 
 def is_sooner(name: str, request: Request, source: Source, resources: Resources) -> bool:
@@ -49,6 +54,10 @@ def is_sooner(name: str, request: Request, source: Source, resources: Resources)
         return True  # in the least memory of all, of which a refusal tells where that is too much
     if not fits_memory(formed, resources):
         return False
+    if name == "row-gram" and source.reader.layout == "csr":
+        once = pairs_seconds(source.reader, (asked.options or {"parts": 1})["parts"])
+        at_once = once + 2 * columns * COLUMN + DECOMPOSING * rows**3
+        return at_once <= PASSES * (source.reader.entries * ENTRY + columns * COLUMN)
     sooner = features.found("choices", "forming") if _worth_timing(name, source, resources) else None
     if sooner is not None:
         return bool(sooner(formed, blocks, resources)) and fits_memory(formed, resources)
@@ -56,6 +65,11 @@ def is_sooner(name: str, request: Request, source: Source, resources: Resources)
         return columns <= WIDEST
     passes = rows / ROWS_A_PASS * (1 + ROWS_DECOMPOSED * rows / columns)
     return passes + 2 + 2 * READING * ((asked.options or {"parts": 1})["parts"] - 1) <= PASSES
+
+
+def pairs_seconds(reader: Any, parts: int = 1) -> float:
+    """Seconds of a thread that finds and multiplies the pairs of entries of all columns of sparse rows."""
+    return float(reader.entries * (UNEVEN * PAIR * reader.entries / reader.shape[1] + parts * FOUND))
 
 
 def _worth_timing(name: str, source: Source, resources: Resources) -> bool:
@@ -90,13 +104,16 @@ def with_parts(request: Request, source: Source, resources: Resources, held: Map
 def _in_parts(request: Request, source: Source, resources: Resources) -> tuple[float, Request]:
     """The same in as many parts as take the least time, of those that have room; and that time, inf where none has."""
     reader, threads = source.reader, resources.threads or usable_cores()
-    some = threads * max(1, resources.workers) if reader.nbytes >= LARGE else 1  # tasks that are to run at once
+    least = FEW if reader.layout == "csr" else LARGE  # pairs of entries take many times longer than to read them
+    some = threads * max(1, resources.workers) if reader.nbytes >= least else 1  # tasks that are to run at once
     room = psutil.virtual_memory().available // AVAILABLE if resources.memory is None else resources.memory
-    column, best = source.shape[0] * reader.chunks[1] * reader.dtype.itemsize, (math.inf, request)
+    best = (math.inf, request)
     for parts in PARTS:
         asked = replace(request, options={"parts": parts} if parts > 1 else None)
-        at_once = min(some, reader.grid[1] * parts)
-        if column * at_once > room * parts or (plan := planned(make_problem(source, asked), resources)) is None:
+        problem = make_problem(source, asked)
+        formed = problem.sides()[0]
+        at_once = min(some, formed.units)
+        if formed.held_bytes * at_once > room or (plan := planned(problem, resources)) is None:
             continue
         taken = (FORMED_AS + parts) / min(at_once, plan.threads * max(1, resources.workers))
         best = min(best, (taken, asked), key=lambda each: each[0])

@@ -11,7 +11,6 @@ from npmdask.core import features
 from npmdask.core.algorithms import REGISTRY as ALGORITHMS
 from npmdask.core.algorithms import Algorithm, GramKrylov, PowerOnDisk, Question, RowGramKrylov, is_ours
 from npmdask.core.algorithms.stopping import ResidualRule, default_tol
-from npmdask.core.runs.disk_release import DiskRelease
 from npmdask.core.runs.mechanisms import REGISTRY as MECHANISMS
 from npmdask.core.runs.plain_release import PlainRelease
 from npmdask.core.runs.problem import (
@@ -63,9 +62,6 @@ class PlainRoute(Route):
             "have to be a release itself; leave `start` out": start and noisy,
             f"algorithm = {request.algorithm!r} reuses its products, and their noise too: use 'power' with a noise "
             "mechanism": noisy and not getattr(kind, "takes_noise", not named),
-            f'algorithm = "row-gram" needs dense columns, and {source.path} is sparse: leave algorithm out': (
-                forms and issubclass(kind, RowGramKrylov) and not getattr(source.reader, "by_columns", False)
-            ),
             f'{first_of(whole)} needs an algorithm that multiplies blocks: leave algorithm = "{request.algorithm}" '
             "out": forms and first_of(whole),
             f"{foreign}, and {source.path} holds {source.dtype}, for which each eigenvalue comes twice: use "
@@ -140,7 +136,11 @@ class PlainRoute(Route):
 
     def release(self, problem: Problem, session: Session) -> Any:
         """Return products as they are, from memory or from disk."""
-        return (DiskRelease if isinstance(problem.algorithm, PowerOnDisk) else PlainRelease)(problem, session)
+        if not isinstance(problem.algorithm, PowerOnDisk):
+            return PlainRelease(problem, session)
+        from npmdask.core.runs.disk_release import DiskRelease  # which most runs do not need
+
+        return DiskRelease(problem, session)
 
 
 class RegisteredRoute(PlainRoute):

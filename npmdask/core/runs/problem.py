@@ -17,7 +17,7 @@ from npmdask.core.checkpoint.store import CHECKPOINT_FORMAT, RunStore
 from npmdask.core.execution.memory import ITERATION_RANK, Chosen
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.numerics.units import attributes
-from npmdask.core.operators import Operator, TiledGram, View, of_layout
+from npmdask.core.operators import Operator, View, of_layout
 from npmdask.core.operators.view import AS_STORED
 from npmdask.core.runs.mechanisms import Mechanism, NoNoise
 from npmdask.core.runs.release import EVERYTHING, Disclosure, Recipe
@@ -412,6 +412,8 @@ class Problem:
         known = ColumnStatistics(mean=nothing, std=one, rows=self.source.shape[0])
         first, later = (self.operator(known, first=first) for first in (True, False))
         if isinstance(self.algorithm, PowerOnDisk):
+            from npmdask.core.operators.tiled_gram import TiledGram  # which most runs do not need
+
             plain: Any = later  # SparseGram
             return [TiledGram(reader=plain.reader, weight=plain.weight, view=plain.view)]
         if isinstance(self.algorithm, RowGramKrylov):

@@ -18,7 +18,7 @@ from npmdask.core.execution.memory import Chosen, MemoryPlan, plan_memory, tree_
 from npmdask.core.execution.reduction import COMMIT_SECONDS
 from npmdask.core.numerics.domains import DEVICES
 from npmdask.core.numerics.units import parse_memory
-from npmdask.core.operators import Operator, TiledGram
+from npmdask.core.operators import Operator
 from npmdask.core.runs.problem import Problem
 from npmdask.errors import BadInputError, require
 
@@ -182,7 +182,7 @@ def memory_for(needs: Iterable[Need], resources: Resources, base: int | None = N
                 )
             )
     fitting = min(plans, key=lambda plan: (plan.threads, -plan.least))
-    if isinstance(needs[0].operator, TiledGram):  # of its blocks as much as there is room for is in memory at a time
+    if getattr(needs[0].operator, "in_files", False):  # of its blocks as much is in memory as there is room for
         whole = needs[0].operator.block_rows * needs[0].p * 8
         room = whole if fitting.limit is None else max(fitting.limit - fitting.predicted_peak, 0)
         fitting = replace(fitting, held=min(whole, room))

@@ -101,5 +101,5 @@ def test_float32_is_of_the_matrix_alone_and_of_what_it_holds(size: float) -> Non
 
 def test_products_take_the_means_that_a_pass_has_found() -> None:
     reader: Any = open_source(np.eye(3)).reader
-    with pytest.raises(AssertionError, match="only a pass that forms the matrix finds means"):
+    with pytest.raises(AssertionError, match="only a pass that forms the matrix finds them"):
         Gram(reader=reader, view=View(to_centre=True)).asked(Query(np.eye(3), of_rows=True))

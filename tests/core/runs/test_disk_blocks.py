@@ -233,7 +233,7 @@ def test_where_memory_does_not_suffice_blocks_go_to_disk(tmp_path: Path, monkeyp
     """Chosen without being asked for, inside of the memory, and said; kept when it is resumed with more memory."""
     monkeypatch.undo()
     rng, d = np.random.default_rng(0), 400_000
-    rows = sparse.random(300, d, 1e-4, random_state=rng, format="csr")
+    rows = sparse.random(9000, d, 3e-6, random_state=rng, format="csr")  # of fewer rows A A^T is formed in less memory
     held = npmdask.top_k(rows, 5, kind="sparse", max_steps=1, threads=1).peak_rss_bytes or 0
     limit = held - 200 * 2**20  # a block has 48 MB, of which a run in memory takes eight or more
     found = npmdask.top_k(rows, 5, kind="sparse", memory=limit, threads=1, max_steps=1, store=tmp_path / "run")

@@ -46,11 +46,13 @@ def problem(rng: Rng) -> Sparse:
     elif change == "empty columns":
         x[:, rng.random(d) < 0.4] = 0
     x = x.astype(one_of(rng, ("f8", "f8", "f4")))
+    if chance(rng, 0.4) and not many:
+        x, n, d = np.ascontiguousarray(x.T), d, n
     if not x.any():
         x[0, 0] = 1
     container = one_of(rng, ("CSR", "CSC", "COO", "duplicates", "stored zeros", "Dask", "AnnData", "Gram"))
     how: dict[str, Any] = {"center": chance(rng, 0.4), "scale": chance(rng, 0.4), "seed": whole(rng, 0, 99)}
-    how["algorithm"] = "auto" if container == "Gram" else one_of(rng, ("auto", "power", "krylov", "gram"))
+    how["algorithm"] = "auto" if container == "Gram" else one_of(rng, ("auto", "power", "krylov", "gram", "row-gram"))
     rows = weights(rng, n, (0, 3)) if chance(rng, 0.25) and container not in ("Gram", "AnnData") else None
     columns = weights(rng, d, (0,)) if chance(rng, 0.25) and container not in ("Gram", "AnnData") else None
     return Sparse(x, change, container, whole(rng, 1, min(n, d, 12)), rows, columns, how)

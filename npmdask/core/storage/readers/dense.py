@@ -59,8 +59,6 @@ class InTiles:
     tiles: Any
     bad_value: Any
 
-    by_columns: ClassVar[bool] = False  # whether all rows of a column of chunks are read at once: ``column_chunks``
-
     def held_to(self, digests: Any) -> Self:
         """The same reader, every chunk compared with its SHA-256 as it is read."""
         return replace(self, digests=digests)  # type: ignore[type-var]
@@ -89,7 +87,6 @@ class DenseReader(InTiles):
     digests: np.ndarray | None = None
 
     layout: ClassVar[str] = "dense"
-    by_columns: ClassVar[bool] = True
 
     # Looking them up in a Zarr array takes longer than it looks, and a run asks a thousand times.
 

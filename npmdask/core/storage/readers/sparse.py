@@ -172,6 +172,11 @@ class CsrReader:
         """Slabs in a file of ``data`` and of ``indices``: more than one in a shard."""
         return {name: stored_shape(array)[0] // self.chunk for name, array in self._entry_arrays.items()}
 
+    def chunk_name(self, slab: int, column: int) -> str:
+        """The file of a chunk of indices (0) or data (1), in the group."""
+        name = ("indices", "data")[column]
+        return f"{name}/{self._file_name(name, slab // self._slabs_per_file[name])}"
+
     def _file_name(self, name: str, number: int) -> str:
         return str(self.arrays[name].metadata.encode_chunk_key((number,)))
 
@@ -406,6 +411,18 @@ def whole_rows(
         else:
             yield at, piece
             at += piece.shape[0]
+
+
+def rows_and_parts(reader: CsrReader, record: ReadStats) -> Iterator[tuple[int, csr_matrix]]:
+    """All rows, chunk by chunk, so that little is held: the number of a row, and rows or a part of one from there."""
+    for slab in range(reader.grid[0]):
+        reader.read_ahead(range(slab + 1, min(slab + 2, reader.grid[0])))
+        at = reader.rows_of(range(slab, slab + 1))[0]
+        for piece in reader.blocks(range(slab, slab + 1), record):
+            at = piece.row if isinstance(piece, Fragment) else at
+            here = cut_rows(reader, [piece]) if isinstance(piece, Fragment) else piece
+            yield at, here
+            at += here.shape[0]
 
 
 def cut_rows(reader: CsrReader, fragments: list[Fragment]) -> csr_matrix:
