@@ -116,12 +116,12 @@ class _OfSparseRows(ByColumns):
 
     @cached_property
     def _roots(self) -> np.ndarray:
-        """Those of the weights of rows (m)."""
+        """The roots of the weights of rows (m)."""
         return np.ones(self.rows) if self.view.row_weight is None else self.view.row_roots
 
     @cached_property
     def _times(self) -> np.ndarray:
-        """What columns are multiplied by (d)."""
+        """The factors of columns (d)."""
         return self.view.on_columns(np.ones((self.reader.shape[1], 1)))[:, 0]
 
     def _seen(self, turned: csr_matrix, numbers: np.ndarray, mean: np.ndarray | None) -> _Centred:
@@ -220,6 +220,6 @@ def _within(entries: tuple[np.ndarray, ...], start: int, stop: int) -> tuple[np.
 
 
 def _fewer(columns: list[np.ndarray], width: int, most: int) -> int:
-    """How many columns, at least one, have no more than so many entries together."""
+    """Count the first columns, at least one, that have no more than so many entries together."""
     counts = sum(np.bincount(each, minlength=width) for each in columns)
     return max(1, int(np.searchsorted(np.cumsum(counts), most, side="right")))
