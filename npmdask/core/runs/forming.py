@@ -104,7 +104,7 @@ def with_parts(request: Request, source: Source, resources: Resources, held: Map
 def _in_parts(request: Request, source: Source, resources: Resources) -> tuple[float, Request]:
     """The same in as many parts as take the least time, of those that have room; and that time, inf where none has."""
     reader, threads = source.reader, resources.threads or usable_cores()
-    least = FEW if reader.layout == "csr" else LARGE  # pairs of entries take many times longer than to read them
+    least = FEW // 4 if reader.layout == "csr" else LARGE  # pairs of entries take many times longer than to read them
     some = threads * max(1, resources.workers) if reader.nbytes >= least else 1  # tasks that are to run at once
     room = psutil.virtual_memory().available // AVAILABLE if resources.memory is None else resources.memory
     best = (math.inf, request)
