@@ -24,7 +24,8 @@ from npmdask.core.storage.readers.dense import scratch
 from npmdask.core.storage.readers.sparse import CsrReader, rows_and_parts
 
 FULL = 0.12  # of the rows, and of their weight: fuller columns are multiplied sooner filled in, and centred exactly
-UNEVEN = 2  # times its share of the entries a unit may hold: of more it is read again
+UNEVEN = 2  # times its share of the entries a unit may hold: of more it is read again,
+LEAST = 2**18  # unless they are as few: of computed rows the share is a guess by one block, which may have none
 
 Entries = list[tuple[np.ndarray, ...]]  # rows, columns and values, some after the other
 
@@ -41,27 +42,22 @@ class _OfSparseRows(ByColumns):
         return self.parts
 
     @property
-    def _widest(self) -> int:
-        """Columns of a part, at most."""
-        return -(-self.reader.shape[1] // self.parts)
-
-    @property
     def _most(self) -> int:
         """Entries that are held at once, unless a single column has more."""
-        return min(self.reader.entries, UNEVEN * -(-self.reader.entries // self.parts))
+        return max(LEAST, UNEVEN * -(-self.reader.entries // self.parts))
 
     @property
     def held_bytes(self) -> int:
         """Memory of the entries of a part: twice with rows and columns, or once so, and by columns with a copy."""
         width = self.reader.dtype.itemsize + 4 + 4
-        return self._most * (width + max(width, 2 * (8 + 4)))
+        return min(self.reader.entries, self._most) * (width + max(width, 2 * (8 + 4)))
 
     @property
     def _reading_bytes(self) -> int:
         """Memory that a part takes as it is read, and as pairs of entries are multiplied."""
         slab = max(self.reader.pointer_bytes(range(at, at + 1)) for at in range(self.reader.grid[0]))
         slab += self.reader.buffer_bytes + self.reader.chunk * (8 + 4 + 4 + 1)
-        pairs = min(self._most, BATCH_ENTRIES) * 4 * (8 + 4) + SIDE * self.rows * (8 + 8 + 4)
+        pairs = min(self.reader.entries, self._most, BATCH_ENTRIES) * 4 * (8 + 4) + SIDE * self.rows * (8 + 8 + 4)
         return slab + self.held_bytes + pairs + (FILLED + min(SIDE, self.rows) * self.rows) * 8
 
     def read_ahead(self, units: range) -> None:

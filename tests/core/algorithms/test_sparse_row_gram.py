@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -102,6 +103,29 @@ def test_a_chunk_that_changes_between_its_parts_is_seen(
     monkeypatch.setattr(CsrReader, "blocks", changing)
     with pytest.raises(BadInputError, match=r"chunk data/c/2 .* changed while it was read"):
         npmdask.top_k(tmp_path / "x.zarr", 3, **asked)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_computed_rows_of_which_the_first_block_has_none_are_read_as_often_as_others(parts: int) -> None:
+    """How many entries there are is guessed by that block. Mutant: a part holds twice its share of that guess, however
+    little that is: then all rows are computed once for each column. Of what changes meanwhile a unit is named.
+    """
+    x, times, change = planted(40, 300, 0.1).toarray(), list[int](), [10**9]
+    x[:10] = 0
+
+    def computed(block: np.ndarray) -> sp.csr_matrix:
+        times.append(len(times))
+        return sp.csr_matrix(block * (1 + (len(times) > change[0])))
+
+    asked: dict[str, Any] = {"kind": "sparse", "options": {"parts": parts}, **ROW_GRAM}
+    rows = da.from_array(x, chunks=(10, 300)).map_blocks(computed, meta=sp.csr_matrix((0, 0)))
+    found = npmdask.top_k(rows, 3, **asked)
+    np.testing.assert_allclose(found.values, np.linalg.svd(x, compute_uv=False)[:3], rtol=1e-12)
+    assert found.total_data_passes == 2 and len(times) <= 4 * 2 * parts + 2
+    if parts > 1:
+        change[0] = len(times) + 8
+        with pytest.raises(BadInputError, match=r"chunk unit 0 of the Dask array \S+ changed while it was read"):
+            npmdask.top_k(rows, 3, **asked)
 
 
 def of_shape(m: int, d: int, entries: int) -> Source:

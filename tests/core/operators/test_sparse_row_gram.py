@@ -44,6 +44,7 @@ def problem(seed: int, folder: Path, patch: pytest.MonkeyPatch) -> tuple[SparseG
     patch.setattr(row_gram, "FEW_RUNS", 10**9)
     patch.setattr(row_gram, "STRIP_COLUMNS", (1, int(rng.integers(1, 20))))
     patch.setattr(sparse_row_gram, "STRIP_COLUMNS", (1, int(rng.integers(1, 20))))
+    patch.setattr(sparse_row_gram, "LEAST", 1)
     patch.setattr(sparse_row_gram, "UNEVEN", rng.choice([0.05, 1, 2]))
     patch.setattr(gram_matrix, "BATCH_ENTRIES", int(rng.choice([50, 10**6])))
     rows, columns, scale = (
