@@ -128,11 +128,11 @@ def test_computed_rows_of_which_the_first_block_has_none_are_read_as_often_as_ot
             npmdask.top_k(rows, 3, **asked)
 
 
-def of_shape(m: int, d: int, entries: int) -> Source:
+def of_shape(m: int, d: int, entries: int, chunk: int = 2**18) -> Source:
     """Rows of which nothing is read: as many entries in each, and no others."""
     group = zarr.create_group({}, attributes={"encoding-type": "csr_matrix", "shape": [m, d]})
     for name, dtype in (("data", "f4"), ("indices", "i4")):
-        group.create_array(name, shape=(entries,), chunks=(2**18,), dtype=dtype)
+        group.create_array(name, shape=(entries,), chunks=(chunk,), dtype=dtype)
     group.create_array("indptr", data=np.linspace(0, entries, m + 1).astype(np.int64))
     return open_source(group, "sparse")
 
@@ -151,6 +151,19 @@ def test_auto_forms_the_small_side_where_that_is_the_fastest_way() -> None:
     assert chosen(2000, 100_000, 10**7).parts == 2, "a part for each thread"
     small = chosen(2000, 100_000, 10**7, memory=tree_rss() + 600 * 2**20, algorithm="row-gram")
     assert small.parts > 2, "of fewer entries"
+
+
+def test_how_many_chunks_there_are_makes_no_choice_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: the memory of a part is that of the largest of all chunks, each looked at: seconds for each choice."""
+    source, times, of = of_shape(2000, 100_000, 10**7, 1000), list[range](), CsrReader.pointer_bytes
+
+    def counted(reader: CsrReader, slabs: range) -> int:
+        times.append(slabs)
+        return of(reader, slabs)
+
+    monkeypatch.setattr(CsrReader, "pointer_bytes", counted)
+    chosen: Any = posed(Request(target_rank=10, algorithm="row-gram"), source, Resources(threads=2)).algorithm
+    assert chosen.name == "row-gram" and len(times) < source.reader.grid[0] == 10_000
 
 
 # Nearly all entries in a tenth of the columns; in a process of its own, whose memory nothing else has touched.
