@@ -22,7 +22,7 @@ JSON line; `SCALE=small` takes tiny data. Written by `make bench`: change `bench
 Figures were measured beside what they are compared with, in interleaved rounds (medians): quote ratios, not seconds.
 "A / B" is the ratio of seconds, and data are rows of float32 in the page cache, unless a row names something else
 ("cold": dropped from the cache before every round). Eigenvalues are 1/sqrt(i) in `gram-*`, 1/i in `gpu-*`. A contestant
-that misses the demanded accuracy is wrong, and its time does not count. Accuracies of all rows:
+that misses the demanded accuracy is wrong, and its time does not count. Accuracies:
 [results](../../benchmarks/results/bench.json).
 
 `make bench` ends with 1 if a row cannot be measured, an answer of ours is wrong, or a peer fails that is not in

@@ -105,7 +105,7 @@ def _rows(data: str, settings: dict[str, Any], asked: str, said: str, target: fl
     return tuple(
         Row(
             name=data + suffix,
-            what=f"{what} of npmdask.anndata.pca / {over}: {asked}",
+            what=f"{what} of npmdask.anndata.pca / {over}: {'the same' if suffix else asked}",
             target=to_reach,
             better="lower",
             run=partial(measure, data=data, settings=settings, what=what),

@@ -117,8 +117,7 @@ ROWS = (
     *(
         Row(
             name=f"gram-peers-{columns}",
-            what=f"`auto` / the best of {len(PEERS)} direct programs of others, 131,072 x {columns}, k = {K}, from "
-            "Zarr",
+            what=f"`auto` / the best of {len(PEERS)} others, 131,072 x {columns}, k = {K}, from Zarr",
             target=1.1,
             better="lower",
             run=partial(measure, columns=columns),
