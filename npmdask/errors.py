@@ -158,7 +158,11 @@ class LostError(NpmdaskError):
 
 
 class MemoryRefusedError(RefusedError):
-    """The memory that is allowed does not suffice for what is asked."""
+    """The memory that is allowed does not suffice for what is asked, which needs ``least`` bytes (0: not known)."""
+
+    def __init__(self, sentence: str, least: int = 0) -> None:
+        super().__init__(sentence)
+        self.least = least
 
 
 class BudgetError(RefusedError):

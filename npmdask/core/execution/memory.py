@@ -279,7 +279,7 @@ def plan_memory(
         plan = _plan_for(operator, p + locked, state_blocks, limit, base, count, workers)
         if limit is None or plan.predicted_peak <= limit:
             return replace(plan, in_flight=_in_flight(operator, plan))
-    raise MemoryRefusedError(_refusal_text(plan, operator, p, state_blocks, base, locked, chosen))
+    raise MemoryRefusedError(_refusal_text(plan, operator, p, state_blocks, base, locked, chosen), plan.predicted_peak)
 
 
 def _in_flight(operator: Operator, plan: MemoryPlan) -> int:

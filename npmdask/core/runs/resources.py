@@ -20,7 +20,7 @@ from npmdask.core.numerics.domains import DEVICES
 from npmdask.core.numerics.units import parse_memory
 from npmdask.core.operators import Operator
 from npmdask.core.runs.problem import Problem
-from npmdask.errors import BadInputError, require
+from npmdask.errors import BadInputError, MemoryRefusedError, require
 
 
 @table("resources")
@@ -161,26 +161,21 @@ def memory_for(needs: Iterable[Need], resources: Resources, base: int | None = N
     if device is not None and here:
         device.backend  # noqa: B018  opened: its context takes memory of this process
     base = tree_rss() + spare if base is None else base
-    plans = []
+    plans, refused = list[MemoryPlan](), list[MemoryRefusedError]()
     for need in needs:  # what fits all takes fewer threads, or more memory
         threads = 1 if resources.cluster else resources.threads  # the tasks are elsewhere
         moved = moved_to(need.operator, device)
         if here and moved is not need.operator:
             threads = moved.threads_that_fit(threads or usable_cores(), need.p + need.locked)
         for operator in (need.operator,) if moved is need.operator else (need.operator, moved):
-            plans.append(
-                plan_memory(
-                    operator,
-                    need.p,
-                    need.state_blocks,
-                    limit=resources.memory,
-                    base=base,
-                    threads=threads,
-                    workers=resources.workers,
-                    locked=need.locked,
-                    chosen=need.chosen,
-                )
-            )
+            asked: dict[str, Any] = {"limit": resources.memory, "base": base, "threads": threads}
+            asked |= {"workers": resources.workers, "locked": need.locked, "chosen": need.chosen}
+            try:
+                plans.append(plan_memory(operator, need.p, need.state_blocks, **asked))
+            except MemoryRefusedError as error:
+                refused.append(error)
+    if refused:  # what suffices for one pass may not for the next
+        raise max(refused, key=lambda error: error.least)
     fitting = min(plans, key=lambda plan: (plan.threads, -plan.least))
     if getattr(needs[0].operator, "in_files", False):  # of its blocks as much is in memory as there is room for
         whole = needs[0].operator.block_rows * needs[0].p * 8

@@ -345,6 +345,21 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
         npmdask.top_k(wide, 3, kind="samples", algorithm="row-gram", memory="2GiB")
 
 
+@pytest.mark.parametrize("limit", range(200, 500, 50))
+def test_the_memory_that_a_refusal_names_suffices(limit: int) -> None:
+    """For both passes. Mutant: the first that does not fit is told, after which the other is refused."""
+
+    def planned(mib: int) -> int:
+        problem = problem_of((400, 700_000), (1, 700_000), mib * 2**20, algorithm="row-gram")
+        resources = Resources(memory=mib * 2**20, threads=1)
+        return memory_for(needs_of(problem), resources, base=100 * 2**20).predicted_peak
+
+    with pytest.raises(MemoryRefusedError, match="at least") as refused:
+        planned(limit)
+    assert refused.value.least <= (enough := -(-refused.value.least // 2**20)) * 2**20
+    assert planned(enough) <= enough * 2**20
+
+
 def test_a_matrix_of_2000_rows_is_planned_in_half_a_gigabyte() -> None:
     """16 runs have four levels. Mutants: five of them; ten blocks of right vectors."""
     planned = memory_for(
