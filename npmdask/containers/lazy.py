@@ -565,12 +565,13 @@ class SpilledRows(BlockRows):
     """Rows that the first pass of a run computes and writes, and later ones read.
 
     ``folder`` may hold the units of several sources, of runs that were killed, and of earlier runs, whose numbers may
-    have changed since: what is read has a checksum of this run that it is compared with. A file appears whole or not
-    at all.
+    have changed since: what is read has a checksum of this run that it is compared with, or was ``written`` by the same
+    pass, which may read units several times. A file appears whole or not at all.
     """
 
     rows: BlockRows
     folder: str
+    written: set[int] = field(default_factory=set, compare=False)
     remedy: ClassVar[str] = GraphRows.remedy
 
     def pieces(self, unit: int, known: bool = False) -> Iterator[Any]:
@@ -578,7 +579,7 @@ class SpilledRows(BlockRows):
         key = sha256(f"{self.identity}, {self.unit_rows}, {self.sparse}".encode()).hexdigest()[:16]
         file = Path(self.folder) / key / f"{unit}.blosc"
         held = None
-        if known:
+        if known or unit in self.written:
             with suppress(FileNotFoundError, NotADirectoryError):
                 held = file.read_bytes()
         if held is None:
@@ -617,6 +618,7 @@ class SpilledRows(BlockRows):
                     encoded = Blosc("lz4", clevel=1, shuffle=Blosc.SHUFFLE).encode(np.ascontiguousarray(part))
                     opened.write(len(encoded).to_bytes(8, "little") + encoded)
             aside.replace(file)
+            self.written.add(int(file.stem))
         except OSError as error:
             with suppress(OSError):
                 aside.unlink()

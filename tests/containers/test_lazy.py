@@ -577,6 +577,26 @@ def test_spilled_rows_are_computed_once(tmp_path: Path, monkeypatch: pytest.Monk
     np.testing.assert_allclose(found.values, plain.values, rtol=1e-12)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_spilled_rows_are_computed_once_by_a_pass_that_reads_them_in_parts(
+    sparse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once more to see what they are. Mutant: they are computed for each part."""
+    monkeypatch.setattr(lazy, "UNIT_BYTES", 1)
+    asked: dict[str, Any] = {"algorithm": "row-gram", "options": {"parts": 5}, "threads": 1}
+    seen = list[int]()
+
+    def made(block: np.ndarray, block_info: Any = None) -> Any:
+        seen.append(block_info[0]["chunk-location"][0])
+        return sp.csr_matrix(block) if sparse else block
+
+    x = np.where(np.abs(X[:48]) > 1, X[:48], 0) if sparse else X[:48]
+    rows = graph(x, 12).map_blocks(made, dtype=float, meta=sp.csr_matrix((0, 0)) if sparse else np.empty((0, 0)))
+    found = npmdask.top_k(rows, 3, spill=tmp_path / "spill", **asked)
+    assert sorted(set(seen)) == [0, 1, 2, 3] and len(seen) <= 5 and found.total_data_passes >= 2
+    np.testing.assert_allclose(found.values, true_values(x), rtol=1e-10)
+
+
 @pytest.mark.slow
 def test_spilled_rows_that_are_damaged_or_do_not_fit(tmp_path: Path) -> None:
     store = tmp_path / "run"
