@@ -56,7 +56,7 @@ class _OfSparseRows(ByColumns):
     def _reading_bytes(self) -> int:
         """Memory that a part takes as it is read, and as pairs of entries are multiplied."""
         slab = self.reader.pointer_bytes(range(self.reader.grid[0]))  # of few rows
-        slab += self.reader.buffer_bytes + self.reader.chunk * (8 + 4 + 4 + 1)
+        slab += self.reader.buffer_bytes + min(self.reader.chunk, self.reader.entries) * (8 + 4 + 4 + 1)
         pairs = min(self.reader.entries, self._most, BATCH_ENTRIES) * 4 * (8 + 4) + SIDE * self.rows * (8 + 8 + 4)
         return slab + self.held_bytes + pairs + (FILLED + min(SIDE, self.rows) * self.rows) * 8
 

@@ -218,12 +218,13 @@ def _can_keep_blocks(problem: Problem, resources: Resources) -> bool:
 
 
 def held_run(store: str | Path | None) -> dict[str, Any] | None:
-    """Return how the run in ``store`` is computed, if there is one: its algorithm.
+    """Return how the run in ``store`` is computed, if there is one and something of it was committed: its algorithm.
 
     Opening the store reports what is wrong with it.
     """
     try:
-        spec = RunStore(store).read_spec() if store is not None else None
+        # one of which nothing was committed may have been refused for its memory
+        spec = None if store is None or (held := RunStore(store)).unbegun else held.read_spec()
     except BadInputError:
         return None
     return None if spec is None else spec.get("algorithm")

@@ -345,6 +345,17 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
         npmdask.top_k(wide, 3, kind="samples", algorithm="row-gram", memory="2GiB")
 
 
+def test_a_run_that_was_refused_for_memory_is_chosen_again_with_more(tmp_path: Path) -> None:
+    """Mutant: it keeps the parts that would have taken the least memory, and its few columns."""
+    z = zarr.create_array(tmp_path / "x.zarr", shape=(40, 900), dtype="f8", chunks=(16, 900))
+    z[...] = normal(np.random.default_rng(2), 40, 900)
+    asked: dict[str, Any] = {"kind": "samples", "store": tmp_path / "run", **ROW_GRAM}
+    with pytest.raises(MemoryRefusedError, match="at least"):
+        npmdask.top_k(tmp_path / "x.zarr", 3, memory="20MiB", **asked)
+    found, plain = (npmdask.top_k(tmp_path / "x.zarr", 3, **asked | more) for more in ({}, {"store": None}))
+    assert found.bytes_read == plain.bytes_read and found.basis.tobytes() == plain.basis.tobytes()
+
+
 @pytest.mark.parametrize("limit", range(200, 500, 50))
 def test_the_memory_that_a_refusal_names_suffices(limit: int) -> None:
     """For both passes. Mutant: the first that does not fit is told, after which the other is refused."""
