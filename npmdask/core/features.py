@@ -259,6 +259,7 @@ FEATURES: tuple[Feature, ...] = (
         },
         needs=("missing",),
     ),
+    Feature(name="sparse_rows", operators={"few sparse rows": "npmdask.sparse_rows.row_gram:BOTH"}),
     Feature(
         name="stored_gram",
         routes={"gram": "npmdask.stored_gram.store:OF_GRAM"},

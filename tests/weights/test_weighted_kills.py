@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from tests.conftest import same_bytes, write_zarr
+from tests.conftest import needs, same_bytes, write_zarr
 from tests.core.operators.test_operators import write_csr
 from tests.processes import exit_status
 from tests.weights.weighted_job import main
@@ -25,7 +25,7 @@ SURVEY, LEFT = "survey of the columns", "left singular vectors"
         ("gram", "mean", (SURVEY, "step 1", LEFT)),
         ("row-gram", "mean", ("step 1", "1", "step 2", LEFT)),
         ("row-gram", "drop-columns", ("step 1", "1", "step 2", LEFT)),
-        ("row-gram", "sparse", ("step 1", "1", "step 2")),
+        pytest.param("row-gram", "sparse", ("step 1", "1", "step 2"), marks=needs("sparse_rows")),
     ],
 )
 def test_killed_with_weights_and_gaps_it_ends_in_the_same_bits(

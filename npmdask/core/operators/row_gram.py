@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from npmdask.core import features
 from npmdask.core.numerics.subspaces import Block
 from npmdask.core.operators._protocol import FEW_RUNS, SUMS_READ, BySlabs, Partial, Sums, own_rows, require_finite
 from npmdask.core.operators.column_moments import OF_COLUMNS
@@ -332,7 +333,5 @@ def answering(operator: Any, whole: str | None, parts: int) -> RowGram | RowProd
     formed: type[RowGram] = getattr(operator.reader, "row_gram", RowGram)
     products: type[RowProducts] = RowProducts
     if operator.reader.layout == "csr":
-        from npmdask.core.operators.sparse_row_gram import SparseRowGram, SparseRowProducts
-
-        formed, products = SparseRowGram, SparseRowProducts
+        formed, products = features.required("operators", "few sparse rows")
     return products(**same) if whole is None else formed(**same, single=np.dtype(whole) == np.float32)

@@ -142,7 +142,8 @@ def formed_one(request: Request, source: Source) -> str | None:
     if not (plain and whole and of_rows):
         return None
     rows, columns = source.shape
-    if rows < columns and rows <= MOST_FORMED and source.parts == 1:
+    known = source.reader.layout != "csr" or features.found("operators", "few sparse rows") is not None
+    if rows < columns and rows <= MOST_FORMED and source.parts == 1 and known:
         return "row-gram"
     return "gram" if source.dimension <= MOST_FORMED else None
 

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 import zarr
 
 import npmdask
+from npmdask.core import features
 from npmdask.core.execution.memory import tree_rss
 from npmdask.core.operators import row_gram
 from npmdask.core.runs.automatic import posed
@@ -22,7 +23,7 @@ from npmdask.core.runs.problem import Request
 from npmdask.core.runs.resources import Resources
 from npmdask.core.storage.readers.sparse import CsrReader
 from npmdask.core.storage.source import Source, open_source
-from npmdask.errors import BadInputError
+from npmdask.errors import BadInputError, RefusedError
 from tests.core.operators.test_operators import write_csr
 
 ROW_GRAM: dict[str, Any] = {"algorithm": "row-gram", "threads": 1}
@@ -164,6 +165,15 @@ def test_how_many_chunks_there_are_makes_no_choice_longer(monkeypatch: pytest.Mo
     monkeypatch.setattr(CsrReader, "pointer_bytes", counted)
     chosen: Any = posed(Request(target_rank=10, algorithm="row-gram"), source, Resources(threads=2)).algorithm
     assert chosen.name == "row-gram" and len(times) < source.reader.grid[0] == 10_000
+
+
+def test_where_the_folder_is_deleted_other_ways_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = features.found
+    monkeypatch.setattr(features, "found", lambda table, key: None if key == "few sparse rows" else found(table, key))
+    asked = Request(target_rank=10)
+    assert posed(asked, of_shape(2000, 100_000, 10**7), Resources(threads=2)).algorithm.name == "krylov"
+    with pytest.raises(RefusedError, match="sparse_rows"):
+        npmdask.top_k(planted(30, 400, 0.1), 3, **ROW_GRAM)
 
 
 # Nearly all entries in a tenth of the columns; in a process of its own, whose memory nothing else has touched.

@@ -12,9 +12,10 @@ import scipy.sparse as sp
 from npmdask.core.algorithms import Query
 from npmdask.core.execution.executor import Threads
 from npmdask.core.execution.reduction import TreeNode, pack, runs_of, unpack
-from npmdask.core.operators import SparseGram, View, gram_matrix, row_gram, sparse_row_gram
-from npmdask.core.operators.sparse_row_gram import SparseRowGram, SparseRowProducts
+from npmdask.core.operators import SparseGram, View, gram_matrix, row_gram
 from npmdask.core.storage.source import open_source
+from npmdask.sparse_rows import row_gram as sparse_row_gram
+from npmdask.sparse_rows.row_gram import SparseRowGram, SparseRowProducts
 from tests.core.operators.test_operators import ignore, write_csr
 
 

@@ -209,6 +209,9 @@ class SparseRowProducts(_OfSparseRows, RowProducts):
         return some, seen.back(some)
 
 
+BOTH = SparseRowGram, SparseRowProducts  # what forms the matrix, and what multiplies with it
+
+
 def _within(entries: tuple[np.ndarray, ...], start: int, stop: int) -> tuple[np.ndarray, ...]:
     """The entries in columns from ``start`` to ``stop``: themselves, where that is all of them."""
     inside = (entries[1] >= start) & (entries[1] < stop)

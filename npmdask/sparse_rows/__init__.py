@@ -1,0 +1,1 @@
+"""``A A^T`` of few sparse rows with many columns."""
