@@ -17,6 +17,7 @@ from npmdask.core.storage.source import open_source
 from npmdask.sparse_rows import row_gram as sparse_row_gram
 from npmdask.sparse_rows.row_gram import SparseRowGram, SparseRowProducts
 from tests.core.operators.test_operators import ignore, write_csr
+from tests.core.operators.test_row_gram import viewed
 
 
 def entries(rng: np.random.Generator, m: int, d: int) -> np.ndarray:
@@ -48,20 +49,7 @@ def problem(seed: int, folder: Path, patch: pytest.MonkeyPatch) -> tuple[SparseG
     patch.setattr(sparse_row_gram, "LEAST", 1)
     patch.setattr(sparse_row_gram, "UNEVEN", rng.choice([0.05, 1, 2]))
     patch.setattr(gram_matrix, "BATCH_ENTRIES", int(rng.choice([50, 10**6])))
-    rows, columns, scale = (
-        rng.uniform(0, 3, size) * (rng.random(size) < 0.8) + 0.1 if rng.random() < 0.5 else None for size in (m, d, d)
-    )
-    center, known = bool(rng.random() < 0.6), bool(rng.random() < 0.5)
-    mean = np.average(x.astype(float), axis=0, weights=rows)
-    view = View(
-        shift=mean if center and known else None,
-        to_centre=center and not known,
-        scale=scale,
-        row_weight=rows,
-        column_weight=columns,
-    )
-    a = (x.astype(float) - mean * center) / (1 if scale is None else scale)
-    a = a * np.sqrt(np.ones(m) if rows is None else rows)[:, None] * np.sqrt(np.ones(d) if columns is None else columns)
+    view, a = viewed(rng, x)
     source: Any = open_source(path, "sparse")
     return SparseGram(reader=source.reader, weight=1 / m, view=view), a, x.astype(float), int(rng.integers(1, 9))
 

@@ -358,7 +358,7 @@ def test_a_run_that_was_refused_for_memory_is_chosen_again_with_more(tmp_path: P
 
 @pytest.mark.parametrize("limit", range(200, 500, 50))
 def test_the_memory_that_a_refusal_names_suffices(limit: int) -> None:
-    """For both passes. Mutant: the first that does not fit is told, after which the other is refused."""
+    """For both passes. Mutant: only the first is named, after which the other is refused."""
 
     def planned(mib: int) -> int:
         problem = problem_of((400, 700_000), (1, 700_000), mib * 2**20, algorithm="row-gram")

@@ -18,16 +18,9 @@ from npmdask.core.storage.source import open_source
 from tests.core.operators.test_operators import ignore
 
 
-def problem(seed: int, patch: pytest.MonkeyPatch) -> tuple[Gram, np.ndarray, np.ndarray]:
-    """An operator with random chunks and view, what it shows of the data (m x d), and the data."""
-    rng = np.random.default_rng(seed)
-    m, d = int(rng.integers(2, 40)), int(rng.integers(2, 120))
-    x = (rng.integers(0, 100, (m, d)) + float(rng.choice([0, 1e6]))).astype(rng.choice(["f4", "f8", "i4", ">f4"]))
-    chunks = (int(rng.integers(1, m + 1)), int(rng.integers(1, d + 1)))
-    z = zarr.create_array({}, shape=(m, d), dtype=x.dtype, chunks=chunks, config={"write_empty_chunks": True})
-    z[...] = x
-    patch.setattr(passes, "RUN_BYTES", int(rng.choice([1, 10**9])))
-    patch.setattr(passes, "STRIP_COLUMNS", (1, int(rng.integers(1, 20))))
+def viewed(rng: np.random.Generator, x: np.ndarray) -> tuple[View, np.ndarray]:
+    """A random view of data, and what it shows of them (m x d)."""
+    m, d = x.shape
     rows, columns, scale = (
         rng.uniform(0, 3, size) * (rng.random(size) < 0.8) + 0.1 if rng.random() < 0.5 else None for size in (m, d, d)
     )
@@ -42,6 +35,20 @@ def problem(seed: int, patch: pytest.MonkeyPatch) -> tuple[Gram, np.ndarray, np.
     )
     a = (x.astype(float) - mean * center) / (1 if scale is None else scale)
     a = a * np.sqrt(np.ones(m) if rows is None else rows)[:, None] * np.sqrt(np.ones(d) if columns is None else columns)
+    return view, a
+
+
+def problem(seed: int, patch: pytest.MonkeyPatch) -> tuple[Gram, np.ndarray, np.ndarray]:
+    """An operator with random chunks and view, what it shows of the data (m x d), and the data."""
+    rng = np.random.default_rng(seed)
+    m, d = int(rng.integers(2, 40)), int(rng.integers(2, 120))
+    x = (rng.integers(0, 100, (m, d)) + float(rng.choice([0, 1e6]))).astype(rng.choice(["f4", "f8", "i4", ">f4"]))
+    chunks = (int(rng.integers(1, m + 1)), int(rng.integers(1, d + 1)))
+    z = zarr.create_array({}, shape=(m, d), dtype=x.dtype, chunks=chunks, config={"write_empty_chunks": True})
+    z[...] = x
+    patch.setattr(passes, "RUN_BYTES", int(rng.choice([1, 10**9])))
+    patch.setattr(passes, "STRIP_COLUMNS", (1, int(rng.integers(1, 20))))
+    view, a = viewed(rng, x)
     return Gram(reader=open_source(z).reader, weight=1 / m, view=view), a, x.astype(float)  # type: ignore[arg-type]
 
 
