@@ -10,22 +10,11 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from npmdask.core.numerics.subspaces import Block
-from npmdask.core.operators._protocol import (
-    BlockQuery,
-    BySlabs,
-    Partial,
-    finite_partial,
-)
+from npmdask.core.operators._protocol import BlockQuery, BySlabs, Partial, finite_partial
 from npmdask.core.operators.gram_matrix import matrix_answering
 from npmdask.core.operators.view import AS_STORED, View
 from npmdask.core.storage.readers.dense import ReadStats
-from npmdask.core.storage.readers.sparse import (
-    CsrReader,
-    Fragment,
-    cut_numbers,
-    cut_rows,
-    whole_rows,
-)
+from npmdask.core.storage.readers.sparse import CsrReader, Fragment, cut_numbers, cut_rows, whole_rows
 
 SPARSE_ROWS = 2**16  # multiplied at once: bounds A @ block, whatever the length of the rows
 

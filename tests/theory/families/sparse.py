@@ -33,7 +33,7 @@ def problem(rng: Rng) -> Sparse:
         n, d = whole(rng, 3000, 12000), whole(rng, 1, 8)
     x = rng.standard_normal((n, d)) * np.geomspace(1, power_of_ten(rng, -3, 0), d)
     x = np.where(rng.random((n, d)) < one_of(rng, (0.05, 0.2, 0.5)), x, 0)
-    change = one_of(rng, ("none", "counts", "a full column", "units", "rows of all sizes", "empty columns"))
+    change = one_of(rng, ("none", "counts", "a full column", "units", "rows of all sizes", "empty columns", "patterns"))
     change = "a full column" if many else change
     if change == "counts":
         x = np.round(np.abs(x) * 5)
@@ -45,6 +45,9 @@ def problem(rng: Rng) -> Sparse:
         x = x * 10.0 ** rng.uniform(-6, 6, (n, 1))
     elif change == "empty columns":
         x[:, rng.random(d) < 0.4] = 0
+    elif change == "patterns":  # entries that hardly differ in a few of them: of rows, or turned of columns
+        patterns = rng.random((whole(rng, 1, 6), d)) < one_of(rng, (0.1, 0.3))
+        x = patterns[rng.integers(0, len(patterns), n)] * (1 + power_of_ten(rng, -6, 0) * rng.standard_normal((n, d)))
     x = x.astype(one_of(rng, ("f8", "f8", "f4")))
     if chance(rng, 0.4) and not many:
         x, n, d = np.ascontiguousarray(x.T), d, n
